@@ -1,0 +1,279 @@
+"""What happens around training: tables and checkpoints, stopping by signal, and the progress shown."""
+
+import os
+import shutil
+import signal
+import sys
+import time
+from pathlib import Path
+
+from lightning.pytorch import Callback, Trainer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from vit import runs
+from vit.classifier import Classifier
+from vit.runs import RunFolder
+
+
+class Stopped(Exception):
+    """Training was ended by a signal, after its state was saved.
+
+    Args:
+        number: the signal's.
+        folder: the run that `--resume` goes on with.
+    """
+
+    def __init__(self, number: int, folder: Path):
+        super().__init__(signal.Signals(number).name)
+        self.number, self.folder = number, folder
+
+
+class Recorder(Callback):
+    """Writes a row per epoch, then saves: the last state, and the best one by validation.
+
+    The best epoch has the highest validation top-1, at a tie the lowest NLL; without validation
+    images it is the last. Checkpoints are made whole under another name and then renamed.
+
+    Args:
+        folder: where to write.
+        checkpoint_steps: also save every so many steps within an epoch; 0: after epochs alone.
+        patience: stop after this many epochs without a better one; 0: never.
+    """
+
+    def __init__(self, folder: RunFolder, checkpoint_steps: int, patience: int):
+        self.folder, self.checkpoint_steps, self.patience = folder, checkpoint_steps, patience
+        self.best: dict = {"epoch": 0}
+        self.started = time.perf_counter()
+
+    def state_dict(self) -> dict:
+        return {"best": self.best}
+
+    def load_state_dict(self, state: dict) -> None:
+        self.best = state["best"]
+
+    def on_train_start(self, trainer: Trainer, module: Classifier) -> None:
+        if trainer.is_global_zero:
+            for table in (self.folder.metrics, self.folder.timing):
+                runs.cut_back(table, trainer.current_epoch)
+        self.started = time.perf_counter()  # a resumed epoch counts from here
+
+    def on_train_epoch_start(self, trainer: Trainer, module: Classifier) -> None:
+        self.started = time.perf_counter()
+
+    def on_train_batch_end(self, trainer: Trainer, module: Classifier, out, batch, batch_idx):
+        every = self.checkpoint_steps
+        if every and between_steps(trainer, batch_idx) and trainer.global_step % every == 0:
+            self.save(trainer, module)
+
+    def on_train_epoch_end(self, trainer: Trainer, module: Classifier) -> None:
+        seconds = time.perf_counter() - self.started
+        epoch = trainer.current_epoch + 1
+        module.finish_epoch()
+        row = {"epoch": epoch, "step": trainer.global_step, "lr": trainer.optimizers[0].param_groups[0]["lr"]}
+        row |= {f"train_{name}": value for name, value in module.train_score.items()}
+        val = module.predictions.score() if module.predictions else {}
+        row |= {f"val_{name}": val.get(name) for name in ("top1", "nll")}
+        better = self.is_better(val)
+        if better:
+            self.best = {"epoch": epoch, **val}
+        images = len(trainer.train_dataloader) * trainer.train_dataloader.batch_size
+        if trainer.is_global_zero:
+            module.check_finite()
+            runs.append(self.folder.metrics, row)
+            speed = {"seconds": f"{seconds:.3f}", "images_per_second": f"{images / seconds:.1f}"}
+            runs.append(self.folder.timing, {"epoch": epoch, **speed})
+        self.save(trainer, module, better)
+        if self.patience and epoch - self.best["epoch"] >= self.patience:
+            trainer.should_stop = True
+
+    def is_better(self, val: dict) -> bool:
+        """Whether these validation results are the best so far; without validation, always."""
+        if not val or not self.best.get("count"):
+            return True
+        return (val["top1"], -val["nll"]) > (self.best["top1"], -self.best["nll"])
+
+    def save(self, trainer: Trainer, module: Classifier, best: bool = False) -> None:
+        """Writes last.ckpt and, where it is the best, best.ckpt; never half a file."""
+        module.check_finite()
+        part = self.folder.last.with_name("part.ckpt")
+        trainer.save_checkpoint(part)  # every process takes part in it
+        if trainer.is_global_zero:
+            if best:  # first: a kill between the two leaves a best.ckpt that comes again
+                publish(part, self.folder.best)
+            os.replace(part, self.folder.last)
+
+
+def between_steps(trainer: Trainer, batch_idx: int) -> bool:
+    """Whether a step is complete after this batch and the epoch goes on: a place to save.
+
+    After the last batch of an epoch the validation and the epoch's row still belong to it, and
+    gradients under accumulation are in no checkpoint.
+    """
+    done = batch_idx + 1
+    return done % trainer.accumulate_grad_batches == 0 and done < trainer.num_training_batches
+
+
+def publish(part: Path, target: Path) -> None:
+    """Gives a finished file a second name at once, replacing what had it."""
+    spare = target.with_name("spare.ckpt")
+    spare.unlink(missing_ok=True)
+    try:
+        os.link(part, spare)
+    except OSError:  # a file system without links
+        shutil.copyfile(part, spare)
+    os.replace(spare, target)
+
+
+class StopOnSignal(Callback):
+    """Ctrl-C and SIGTERM: saves after the batch (or validation) at hand and stops; twice: at once.
+
+    Args:
+        recorder: does the saving.
+    """
+
+    SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+    def __init__(self, recorder: Recorder):
+        self.recorder = recorder
+        self.number = 0
+        self.before: dict = {}
+
+    def on_train_start(self, trainer: Trainer, module: Classifier) -> None:
+        # Here and not earlier: Lightning has set its own by now, which would not save.
+        self.before = {number: signal.signal(number, self.receive) for number in self.SIGNALS}
+
+    def receive(self, number: int, frame) -> None:
+        """The handler."""
+        if self.number:
+            if sys.stdout.isatty():
+                os.write(1, b"\x1b[?25h\n")  # the bar had hidden the cursor
+            os._exit(128 + number)
+        self.number = number
+
+    def on_train_batch_end(self, trainer: Trainer, module: Classifier, out, batch, batch_idx):
+        if between_steps(trainer, batch_idx) and self.wanted(trainer):
+            self.recorder.save(trainer, module)
+            raise Stopped(self.number or signal.SIGTERM, self.recorder.folder.path)
+
+    def on_train_epoch_end(self, trainer: Trainer, module: Classifier) -> None:
+        if self.wanted(trainer):  # the recorder has just saved
+            raise Stopped(self.number or signal.SIGTERM, self.recorder.folder.path)
+
+    def wanted(self, trainer: Trainer) -> bool:
+        """Whether any process was signalled; all agree on it, so that none waits for another."""
+        if trainer.world_size == 1:
+            return bool(self.number)
+        return trainer.strategy.reduce_boolean_decision(bool(self.number), all=False)
+
+    def on_train_end(self, trainer: Trainer, module: Classifier) -> None:
+        self.restore()
+
+    def on_exception(self, trainer: Trainer, module: Classifier, exception) -> None:
+        self.restore()
+
+    def restore(self) -> None:
+        """Puts back the handlers that were there before training."""
+        for number, handler in self.before.items():
+            signal.signal(number, handler)
+        self.before = {}
+
+
+class ShowProgress(Callback):
+    """On a terminal a bar with loss, accuracy, images/s and time left; else a line per epoch.
+
+    Args:
+        recorder: knows the best epoch.
+        style: "bar", "lines", or "auto" by whether the output is a terminal.
+    """
+
+    def __init__(self, recorder: Recorder, style: str = "auto"):
+        self.recorder = recorder
+        self.console = Console()
+        self.bar = style == "bar" or (style == "auto" and self.console.is_terminal)
+        self.progress: Progress | None = None
+        self.validation = ""
+        self.began = self.shown = self.epoch_began = 0.0
+        self.first_batch = 0
+
+    def on_train_start(self, trainer: Trainer, module: Classifier) -> None:
+        if not trainer.is_global_zero:
+            return
+        self.began = self.epoch_began = time.perf_counter()
+        self.first_batch = batches_done(trainer)
+        if self.bar:
+            columns = (
+                TextColumn("{task.description}"),
+                BarColumn(bar_width=None),
+                TextColumn("{task.fields[state]}"),
+                TimeElapsedColumn(),
+                TextColumn("left"),
+                TimeRemainingColumn(),
+            )
+            self.progress = Progress(*columns, console=self.console, expand=True)
+            total = trainer.max_epochs * trainer.num_training_batches
+            self.progress.add_task("", total=total, completed=self.first_batch, state="")
+            self.progress.start()
+
+    def on_train_epoch_start(self, trainer: Trainer, module: Classifier) -> None:
+        self.epoch_began = time.perf_counter()
+
+    def on_train_batch_end(self, trainer: Trainer, module: Classifier, out, batch, batch_idx):
+        now = time.perf_counter()
+        if self.progress and (now - self.shown > 0.2):  # reading the sums waits for the device
+            self.shown = now
+            loss, correct, count = module.sums.tolist()
+            speed = count * trainer.world_size / (now - self.epoch_began)
+            state = f"loss {loss / count:.3f}  top-1 {correct / count:6.1%}"
+            state += f"{self.validation}  {speed:,.0f} images/s"
+            self.progress.update(
+                self.progress.task_ids[0],
+                completed=batches_done(trainer) + 1,
+                description=f"epoch {trainer.current_epoch + 1}/{trainer.max_epochs}",
+                state=state,
+            )
+
+    def on_train_epoch_end(self, trainer: Trainer, module: Classifier) -> None:
+        if not trainer.is_global_zero:
+            return
+        train, val = module.train_score, None
+        if module.predictions:
+            val = module.predictions.score()
+            self.validation = f"  validation {val['top1']:6.1%}"
+        if self.progress:
+            self.progress.update(self.progress.task_ids[0], completed=batches_done(trainer))
+            return
+        seconds = time.perf_counter() - self.epoch_began
+        images = len(trainer.train_dataloader) * trainer.train_dataloader.batch_size
+        line = f"epoch {trainer.current_epoch + 1:>3}/{trainer.max_epochs}"
+        line += f"  loss {train['loss']:.4f}  top-1 {train['top1']:6.1%}"
+        line += f"  val nll {val['nll']:.4f}  top-1 {val['top1']:6.1%}" if val else ""
+        line += f"  {images / seconds:8,.0f} images/s  left {self.left(trainer)}"
+        best = self.recorder.best["epoch"] == trainer.current_epoch + 1
+        print(line + ("  best" if val and best else ""), flush=True)
+
+    def left(self, trainer: Trainer) -> str:
+        """Time to the last epoch at this call's pace so far, as h:mm:ss."""
+        done = (trainer.current_epoch + 1) * trainer.num_training_batches
+        total = trainer.max_epochs * trainer.num_training_batches
+        pace = (time.perf_counter() - self.began) / max(1, done - self.first_batch)
+        seconds = round(pace * (total - done))
+        return f"{seconds // 3600}:{seconds // 60 % 60:02}:{seconds % 60:02}"
+
+    def on_train_end(self, trainer: Trainer, module: Classifier) -> None:
+        self.stop()
+
+    def on_exception(self, trainer: Trainer, module: Classifier, exception) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """Leaves the bar as it is and gives the terminal back."""
+        if self.progress:
+            self.progress.stop()
+            self.progress = None
+
+
+def batches_done(trainer: Trainer) -> int:
+    """Batches of all epochs so far."""
+    progress = trainer.fit_loop.epoch_loop.batch_progress.current
+    return trainer.current_epoch * trainer.num_training_batches + progress.completed

@@ -1,0 +1,201 @@
+"""The training system around a network: loss, optimiser, schedule, averaged weights, validation.
+
+B batch, C classes.
+"""
+
+import copy
+import math
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from lightning.pytorch import LightningModule
+from torch import Tensor
+
+from vit.augment import Augment
+from vit.config import Optim
+from vit.data import mix
+from vit.images import Preprocess
+from vit.metrics import Predictions
+from vit.model import VisionTransformer
+from vit.normalise import normalise
+
+# Parameters that are no matrix of a layer: weight decay would pull them to zero for no reason.
+NEVER_DECAYED = ("pos_embed", "cls_token", "reg_token")
+
+
+class Classifier(LightningModule):
+    """Trains `net`; validates and tests `average`, the running mean of its weights.
+
+    Args:
+        net: the network.
+        config: how it learns.
+        augment: uint8 (B, 3, height, width) -> the same, varied.
+        preprocess: mean and standard deviation that the network takes.
+        seed: of all chance in training.
+
+    Attributes:
+        average: the averaged network; `net` itself where average_decay is 0. A network of its own,
+            never exchanged with `net`, so a checkpoint of any moment holds both as they are named.
+        train_score: {"loss", "top1"} of the epoch that has just ended.
+        predictions: of the validation or test that has just ended.
+    """
+
+    def __init__(
+        self,
+        net: VisionTransformer,
+        config: Optim,
+        augment: Augment,
+        preprocess: Preprocess,
+        seed: int,
+    ):
+        super().__init__()
+        self.net, self.config = net, config
+        self.augment, self.preprocess, self.seed = augment, preprocess, seed
+        self.average = net
+        if config.average_decay:
+            self.average = copy.deepcopy(net).requires_grad_(False)
+        self.sums = torch.zeros(3)  # loss * images, right ones, images of this epoch so far
+        self.train_score: dict[str, float] = {}
+        self.pieces: list[tuple[Tensor, Tensor, Tensor]] = []
+        self.predictions: Predictions | None = None
+
+    def on_train_epoch_start(self) -> None:
+        self.sums = torch.zeros(3, device=self.device)
+
+    def on_train_batch_start(self, batch, batch_idx: int) -> None:
+        """All chance in a batch follows from its place, so no generator's state need be saved."""
+        torch.manual_seed(mix(self.seed, self.global_rank, self.current_epoch, batch_idx))
+
+    def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
+        images, labels = batch
+        logits = self.net(self.normalised(self.augment(images))).float()  # (B, C)
+        loss = F.cross_entropy(logits, labels, label_smoothing=self.config.label_smoothing)
+        with torch.no_grad():
+            correct = (logits.argmax(dim=1) == labels).sum()
+            self.sums += torch.stack([loss * len(labels), correct, correct.new_tensor(len(labels))])
+        return loss
+
+    def normalised(self, images: Tensor) -> Tensor:
+        """uint8 (B, 3, height, width) -> float32, as the network takes them."""
+        return normalise(images, self.preprocess)
+
+    def on_before_optimizer_step(self, optimizer) -> None:
+        if self.config.clip:
+            torch.nn.utils.clip_grad_norm_(self.net.parameters(), self.config.clip)
+
+    def optimizer_step(self, *args, **kwargs) -> None:
+        super().optimizer_step(*args, **kwargs)
+        self.update_average()
+
+    @torch.no_grad()
+    def update_average(self) -> None:
+        """average <- d average + (1 - d) net; d rises with the steps n as (1 + n) / (10 + n)."""
+        if self.average is self.net:
+            return
+        steps = self.global_step
+        decay = min(self.config.average_decay, (1 + steps) / (10 + steps))
+        ours, theirs = list(self.average.parameters()), list(self.net.parameters())
+        torch._foreach_lerp_(ours, theirs, 1 - decay)
+
+    def check_finite(self) -> None:
+        """Called before anything is saved.
+
+        Raises:
+            FloatingPointError: the loss has become infinite or not a number in this epoch.
+        """
+        if not torch.isfinite(self.sums[0]):
+            raise FloatingPointError(
+                f"the loss is not a finite number any more (epoch {self.current_epoch + 1}): the "
+                f"steps are too large. Lower --optim.lr (it is {self.config.lr:g}), raise "
+                f"--optim.warmup_epochs (it is {self.config.warmup_epochs:g}), keep --optim.clip 1, "
+                "or train with --run.precision 32. The last checkpoint is from before it happened."
+            )
+
+    def finish_epoch(self) -> None:
+        """Sets `train_score` from the batches of the epoch, those of all processes."""
+        loss, correct, count = self.all_sums().tolist()
+        self.train_score = {"loss": loss / count, "top1": correct / count}
+
+    def all_sums(self) -> Tensor:
+        """`sums` over all processes."""
+        sums = self.sums.clone()
+        if dist.is_available() and dist.is_initialized():
+            dist.all_reduce(sums)
+        return sums
+
+    def evaluate(self, batch: tuple[Tensor, Tensor, Tensor]) -> None:
+        """Keeps the averaged network's logits of a batch, computed in float32 always."""
+        images, labels, rows = batch
+        with torch.autocast(self.device.type, enabled=False):
+            logits = self.average(self.normalised(images))
+        self.pieces.append((logits.cpu(), labels.cpu(), rows.cpu()))
+
+    def validation_step(self, batch, batch_idx: int) -> None:
+        self.evaluate(batch)
+
+    def test_step(self, batch, batch_idx: int) -> None:
+        self.evaluate(batch)
+
+    def on_validation_epoch_end(self) -> None:
+        self.predictions = Predictions.of(gather(self.pieces))
+        self.pieces = []
+
+    def on_test_epoch_end(self) -> None:
+        self.on_validation_epoch_end()
+
+    def configure_optimizers(self) -> dict:
+        """AdamW (Loshchilov & Hutter 2019, arXiv 1711.05101), its rate set anew at every step."""
+        decayed, plain = [], []
+        for name, parameter in self.net.named_parameters():
+            bare = parameter.ndim < 2 or name.endswith(NEVER_DECAYED)
+            (plain if bare else decayed).append(parameter)
+        groups = [
+            {"params": decayed, "weight_decay": self.config.weight_decay},
+            {"params": plain, "weight_decay": 0.0},
+        ]
+        betas = (0.9, self.config.beta2)
+        optimizer = torch.optim.AdamW(groups, lr=self.config.lr, betas=betas, fused=True)
+        steps = int(self.trainer.estimated_stepping_batches)
+        schedule = torch.optim.lr_scheduler.LambdaLR(
+            optimizer, lambda step: rate(step, steps, self.config)
+        )
+        return {
+            "optimizer": optimizer,
+            "lr_scheduler": {"scheduler": schedule, "interval": "step"},
+        }
+
+    def on_save_checkpoint(self, checkpoint: dict) -> None:
+        checkpoint["epoch_sums"] = self.all_sums().cpu()
+
+    def on_load_checkpoint(self, checkpoint: dict) -> None:
+        first = self.global_rank == 0  # the sum over all processes is kept by one
+        self.sums = checkpoint["epoch_sums"] if first else torch.zeros(3)
+
+    def on_train_start(self) -> None:
+        self.sums = self.sums.to(self.device)
+
+
+def rate(step: int, steps: int, config: Optim) -> float:
+    """Factor on the learning rate at a step: linear warm-up, then a cosine to min_lr.
+
+    Args:
+        step: 0 for the first.
+        steps: number of all steps.
+        config: lr, min_lr, epochs and warmup_epochs.
+    """
+    warmup = min(steps, round(steps * config.warmup_epochs / config.epochs))
+    if step < warmup:
+        return (step + 1) / warmup
+    lowest = config.min_lr / config.lr if config.lr else 0.0
+    done = (step - warmup) / max(1, steps - warmup)
+    return lowest + (1 - lowest) * 0.5 * (1 + math.cos(math.pi * min(1.0, done)))
+
+
+def gather(pieces: list) -> list:
+    """The batches of all processes."""
+    if not (dist.is_available() and dist.is_initialized()):
+        return pieces
+    everyone: list[list] = [[] for _ in range(dist.get_world_size())]
+    dist.all_gather_object(everyone, pieces)
+    return [piece for part in everyone for piece in part]

@@ -1,0 +1,142 @@
+"""The command line: `vit COMMAND ...`, also as `python -m vit` and, for train, `python train.py`.
+
+Exit codes: 0 fine; 1 the data, or the training, went wrong; 2 wrong usage; 130 / 143 stopped by
+Ctrl-C / SIGTERM.
+"""
+
+import argparse
+import logging
+import sys
+from importlib import import_module
+
+COMMANDS = {
+    "train": "train a network by a configuration, or go on with a run",
+    "evaluate": "score a trained network on labelled photos",
+}
+
+
+class Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line."""
+
+    def error(self, message: str) -> None:
+        self.exit(2, f"{self.prog}: {message}\n")
+
+
+def main(arguments: list[str] | None = None, program: str = "vit") -> int:
+    """Carries out one command line and returns its exit code.
+
+    Args:
+        arguments: the words after the program's name; None takes the process's.
+        program: how the program is called in messages.
+    """
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    configure_messages()
+    if not words or words[0] in ("-h", "--help"):
+        print(overview(program))
+        return 0 if words else 2
+    if words[0] == "--version":
+        from vit import __version__
+
+        print(f"vit {__version__}")
+        return 0
+    name, *rest = words
+    if name not in COMMANDS:
+        from vit.config import nearest
+
+        known = ", ".join(COMMANDS)
+        hint = nearest(name, list(COMMANDS))
+        print(f'{program}: no command "{name}" (there are: {known}){hint}', file=sys.stderr)
+        return 2
+    return carry_out(name, rest, f"{program} {name}")
+
+
+def train(arguments: list[str] | None = None) -> int:
+    """`python train.py ...`: the command train."""
+    configure_messages()
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    return carry_out("train", words, "train.py")
+
+
+def carry_out(name: str, words: list[str], program: str) -> int:
+    """Runs one command and turns its exceptions into one line and an exit code."""
+    command = import_module(f"vit.commands.{name}")
+    parser = Parser(prog=program, description=COMMANDS[name], allow_abbrev=False)
+    command.add_arguments(parser)
+    try:
+        if hasattr(command, "print_help"):  # train: its settings are no argparse options
+            if {"-h", "--help"} & set(words):
+                parser.usage = "%(prog)s [--config NAME] [--section.name VALUE ...]"
+                command.print_help(parser)
+                return 0
+            known, others = parser.parse_known_args(words)
+            return command.run(known, overrides(others))
+        return command.run(parser.parse_args(words))
+    except SystemExit as stop:  # argparse: --help or wrong usage
+        return int(stop.code or 0)
+    except BrokenPipeError:
+        return 1
+    except Exception as error:
+        return explain_failure(error, program, words)
+
+
+def overrides(words: list[str]) -> dict[str, str]:
+    """["--optim.lr", "1", "--data.flip=0.5"] -> {"optim.lr": "1", "data.flip": "0.5"}.
+
+    Raises:
+        ValueError: a word that is no option, or an option without a value.
+    """
+    values, rest = {}, list(words)
+    while rest:
+        word = rest.pop(0)
+        if not word.startswith("--"):
+            raise ValueError(f'"{word}" is not understood: settings are given as --section.name VALUE')
+        key, equals, value = word[2:].partition("=")
+        if not equals:
+            from vit.config import check_keys
+
+            check_keys([key], "the command line")  # a misspelt key first, then its value
+            if not rest or rest[0].startswith("--"):
+                raise ValueError(f"--{key} needs a value")
+            value = rest.pop(0)
+        values[key] = value
+    return values
+
+
+def explain_failure(error: Exception, program: str, words: list[str]) -> int:
+    """One line on stderr and the exit code for an exception; what is no user's fault is raised."""
+    if type(error).__name__ == "Stopped":
+        return after_stop(error, program, words)
+    if isinstance(error, (ValueError, FloatingPointError, OSError)):
+        print(f"{program}: {error}", file=sys.stderr)
+        return 2 if isinstance(error, ValueError) else 1
+    raise error
+
+
+def after_stop(stopped, program: str, words: list[str]) -> int:
+    """Says how to go on after a signal; returns 130 or 143."""
+    start = "python train.py" if program == "train.py" else program
+    print(f"\nstopped by {stopped}, everything is saved; go on with", file=sys.stderr)
+    print(f"  {start} --resume {stopped.folder}", file=sys.stderr)
+    return 128 + stopped.number
+
+
+def overview(program: str) -> str:
+    """The list of commands."""
+    width = max(map(len, COMMANDS))
+    lines = [f"  {name:<{width}}  {words}" for name, words in COMMANDS.items()]
+    return (
+        f"usage: {program} COMMAND ...\n\nA Vision Transformer for image classification.\n\n"
+        + "\n".join(lines)
+        + f"\n\n{program} COMMAND --help says more. The Python functions: import vit."
+    )
+
+
+def configure_messages() -> None:
+    """The library's messages go to stderr, as they are."""
+    logger = logging.getLogger("vit")
+    if not logger.handlers:
+        handler = logging.StreamHandler()
+        handler.setFormatter(logging.Formatter("%(message)s"))
+        logger.addHandler(handler)
+        logger.setLevel(logging.INFO)
+        logger.propagate = False

@@ -1,0 +1,309 @@
+"""`vit train`: from a configuration to a run folder with a trained network and its pictures."""
+
+import argparse
+import logging
+import statistics
+import warnings
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from vit import config as settings
+from vit import runs
+from vit.config import Config
+from vit.runs import RunFolder
+
+if TYPE_CHECKING:
+    from lightning.pytorch import Trainer
+
+    from vit.classifier import Classifier
+    from vit.data import ImageData
+    from vit.model_file import TrainedModel
+
+log = logging.getLogger("vit")
+
+
+@dataclass
+class Run:
+    """A run that is finished.
+
+    Args:
+        path: its folder.
+        summary: the content of its summary.json.
+    """
+
+    path: Path
+    summary: dict
+
+    @property
+    def model(self) -> "TrainedModel":
+        """The trained network, its classes and its preprocessing."""
+        from vit.model_file import load
+
+        return load(self.path)
+
+
+@dataclass
+class Assembly:
+    """The parts of a training run, wired."""
+
+    folder: RunFolder
+    config: Config
+    data: "ImageData"
+    classifier: "Classifier"
+    trainer: "Trainer"
+
+
+def train(name: str = "quickstart", **overrides: Any) -> Run:
+    """Trains by a configuration, as `python train.py --config NAME` does.
+
+    Args:
+        name: a packaged configuration or a YAML file.
+        **overrides: settings by their full name, as `**{"optim.lr": 1e-3}`, or by the last part of
+            it where only one setting ends so, as `epochs=5`.
+
+    Raises:
+        ValueError: an unknown setting or a value out of range.
+        FloatingPointError: the loss became infinite or not a number.
+    """
+    known = list(settings.keys())
+    full = {}
+    for key, value in overrides.items():
+        matches = [one for one in known if one.rpartition(".")[2] == key]
+        full[matches[0] if len(matches) == 1 else key] = value
+    return start(settings.load(name, full))
+
+
+def start(config: Config) -> Run:
+    """Makes a run folder and trains in it."""
+    folder = runs.create(Path(config.run.root), config.run.name)
+    return carry_out(assemble(config, folder))
+
+
+def resume(path: str) -> Run:
+    """Goes on with a run where its last checkpoint is, by its own settings and its own split.
+
+    Raises:
+        ValueError: no run folder there.
+    """
+    folder = runs.reopen(path)
+    if folder.finished:
+        log.warning("%s is finished already; nothing to do", path)
+        return Run(folder.path, folder.read_summary())
+    config = settings.load(str(folder.config))
+    return carry_out(assemble(config, folder, resumed=True))
+
+
+def assemble(config: Config, folder: RunFolder, resumed: bool = False) -> Assembly:
+    """Wires a training run, each part from those before it.
+
+    Args:
+        config: all settings; "auto" values and the folder's path are resolved in what is written
+            to the run's config.yaml, so that a resume computes the same.
+        folder: of the run.
+        resumed: the run began before: its split is followed.
+    """
+    import torch
+
+    from vit.augment import Augment
+    from vit.callbacks import Recorder, ShowProgress, StopOnSignal
+    from vit.classifier import Classifier
+    from vit.data import ImageData, mix
+    from vit.images import Preprocess
+    from vit.model import Architecture, VisionTransformer
+
+    architecture = Architecture.from_dict(vars(config.model))
+    preprocess = Preprocess(size=architecture.img_size, fit=config.data.fit)
+    config = resolve(config, architecture)
+    data = ImageData(config.data, preprocess, config.run.seed)
+    classes = data.scan(folder.split if resumed else None)
+    if not resumed:
+        data.write_split(folder.split)
+        settings.save(config, folder.config)
+    torch.manual_seed(mix(config.run.seed))
+    net = VisionTransformer(architecture, num_classes=len(classes))
+    net.use_attention(config.model.attention)
+    varied = Augment(
+        **{name: getattr(config.data, name) for name in ("pad_crop", "flip", "rotate", "translate")}
+    )
+    classifier = Classifier(net, config.optim, varied, preprocess, config.run.seed)
+    recorder = Recorder(folder, config.run.checkpoint_steps, config.optim.patience)
+    shown = ShowProgress(recorder, config.run.progress)
+    trainer = make_trainer(config, [recorder, shown, StopOnSignal(recorder)])
+    return Assembly(folder, config, data, classifier, trainer)
+
+
+def resolve(config: Config, architecture) -> Config:
+    """The settings with what "auto" means on this machine, and the data's full path."""
+    import torch
+
+    from vit.attention import choose_path
+
+    device = device_type(config.trainer.get("accelerator", "auto"))
+    precision = config.run.precision
+    if precision == "auto":
+        precision = "bf16" if has_bf16(device) else "32"
+    attention = config.model.attention
+    if attention == "auto":
+        rows, cols = (i // p for i, p in zip(architecture.img_size, architecture.patch_size, strict=True))
+        dtype = torch.bfloat16 if precision == "bf16" else torch.float32
+        attention = choose_path(device, dtype, architecture.num_prefix_tokens + rows * cols)
+    root = config.data.root and str(Path(config.data.root).resolve())
+    return replace(
+        config,
+        data=replace(config.data, root=root),
+        model=replace(config.model, attention=attention),
+        run=replace(config.run, precision=precision),
+    )
+
+
+def device_type(accelerator: str) -> str:
+    """The torch device that Lightning's `accelerator` will mean here: "cuda", "mps" or "cpu"."""
+    import torch
+
+    if accelerator in ("auto", "gpu", "cuda") and torch.cuda.is_available():
+        return "cuda"
+    if accelerator in ("auto", "gpu", "mps") and torch.backends.mps.is_available():
+        return "mps"
+    return "cpu"
+
+
+def has_bf16(device: str) -> bool:
+    """Whether the processor multiplies bf16 matrices faster than float32 ones."""
+    import torch
+
+    if device == "cuda":
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    if device == "cpu":
+        return torch.cpu._is_amx_tile_supported() or torch.cpu._is_avx512_bf16_supported()
+    return False
+
+
+def make_trainer(config: Config, callbacks: list) -> "Trainer":
+    """Lightning's Trainer, one device unless `trainer.devices` says otherwise."""
+    for name in ("lightning.pytorch", "lightning.fabric", "lightning"):
+        logging.getLogger(name).setLevel(logging.ERROR)  # advertisements
+    # Each of these is answered by our own loader, which holds its images on the device and asks
+    # the trainer where to begin.
+    for text in (".*does not have many workers.*", ".*ended before the epoch ended.*"):
+        warnings.filterwarnings("ignore", text)
+    warnings.filterwarnings("ignore", ".*logging interval.*")
+    warnings.filterwarnings("ignore", ".*GPU available but not used.*")
+    warnings.filterwarnings("ignore", ".*LeafSpec.*")
+    from lightning.pytorch import Trainer
+
+    ours = {
+        "max_epochs": config.optim.epochs,
+        "accumulate_grad_batches": config.optim.accumulate,
+        "precision": {"bf16": "bf16-mixed", "32": "32-true"}[config.run.precision],
+        "callbacks": callbacks,
+        "enable_checkpointing": False,
+        "enable_progress_bar": False,
+        "default_root_dir": config.run.root,
+    }
+    quiet = {"logger": False, "enable_model_summary": False, "num_sanity_val_steps": 0}
+    return Trainer(**({"devices": 1} | quiet | config.trainer | ours))
+
+
+def carry_out(parts: Assembly) -> Run:
+    """Trains, chooses the best epoch, tests it once, and writes model, summary and pictures."""
+    from vit.commands.finish import finish
+
+    folder = parts.folder
+    log.info("%s", describe(parts))
+    last = folder.last if folder.last.is_file() else None
+    parts.trainer.fit(parts.classifier, parts.data, ckpt_path=last, weights_only=last and True)
+    return Run(folder.path, finish(parts))
+
+
+def describe(parts: Assembly) -> str:
+    """One line for the start: images, network, machine."""
+    data, net, config = parts.data, parts.classifier.net, parts.config
+    counts = ", ".join(
+        f"{len(data.of(part)):,} {words}"
+        for part, words in (("train", "training"), ("val", "validation"), ("test", "test"))
+    )
+    tokens = net.num_prefix_tokens + net.patch_embed.num_patches
+    parameters = sum(p.numel() for p in net.parameters())
+    device = parts.trainer.strategy.root_device.type
+    return (
+        f"{counts} images in {len(data.classes)} classes; {parameters:,} parameters, {tokens} tokens; "
+        f"{device}, {config.run.precision} bit, {config.model.attention} attention; {parts.folder.path}"
+    ).replace("bf16 bit", "bf16")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The command's own options; the settings come from `config`."""
+    parser.add_argument("--config", metavar="NAME", help="a YAML file or a packaged name")
+    parser.add_argument("--resume", metavar="RUN", help="go on with a run, as runs/quickstart/1")
+    parser.add_argument("--seeds", type=int, metavar="N", help="N runs with N seeds, and a table")
+
+
+def print_help(parser: argparse.ArgumentParser) -> None:
+    """The command's options, then one line for every setting."""
+    from dataclasses import fields
+
+    parser.print_help()
+    helps = settings.help_texts()
+    print("\nsettings (--section.name VALUE), with quickstart's own values in configs/quickstart.yaml:")
+    for section in (settings.Data, settings.Model, settings.Optim, settings.Run):
+        for one in fields(section):
+            name = f"{section.__name__.lower()}.{one.name}"
+            print(f"  --{name}\n        {helps[name]} ({settings.describe(one.type)}; {one.default})")
+    print("  --trainer.NAME\n        any argument of lightning.Trainer, as --trainer.devices 2")
+
+
+def run(arguments: argparse.Namespace, overrides: dict[str, str]) -> int:
+    """Carries the command out; returns the exit code."""
+    if arguments.resume:
+        if arguments.config or arguments.seeds or overrides:
+            raise ValueError(
+                "--resume goes on by the run's own config.yaml: it takes no other setting "
+                f"({', '.join(overrides) or '--config or --seeds'} given)"
+            )
+        report(resume(arguments.resume))
+        return 0
+    config = settings.load(arguments.config or "quickstart", overrides)
+    if arguments.seeds is None:
+        report(start(config))
+        return 0
+    if arguments.seeds < 1:
+        raise ValueError(f"--seeds ({arguments.seeds}) must be at least 1")
+    several(config, arguments.seeds)
+    return 0
+
+
+def several(config: Config, count: int) -> None:
+    """Runs with `count` seeds from run.seed on, and prints a table and a line for the header."""
+    results = []
+    for seed in range(config.run.seed, config.run.seed + count):
+        run = start(replace(config, run=replace(config.run, seed=seed)))
+        report(run)
+        results.append((seed, run.path, run.summary))
+    part = "test" if "test" in results[0][2] else "val"
+    print(f"\n{'seed':>5} {'epoch':>6} {part + ' top-1':>12} {part + ' nll':>10} {'seconds':>8}  run")
+    for seed, path, one in results:
+        score = one.get(part) or {}
+        print(
+            f"{seed:>5} {one['best_epoch']:>6} {score.get('top1', float('nan')):>12.2%}"
+            f" {score.get('nll', float('nan')):>10.4f} {one['seconds']:>8.1f}  {path}"
+        )
+    tops = [one[part]["top1"] for _, _, one in results if one.get(part)]
+    if tops:
+        seconds = statistics.median(one["seconds"] for _, _, one in results)
+        spread = statistics.stdev(tops) if len(tops) > 1 else 0.0
+        print(
+            f"# {part} top-1 {statistics.mean(tops):.2%} ± {spread:.2%} over {len(tops)} seeds "
+            f"(lowest {min(tops):.2%}), {seconds:.0f} s of training each"
+        )
+
+
+def report(run: Run) -> None:
+    """Prints what a run reached and where its files are."""
+    summary = run.summary
+    for part, words in (("val", "validation"), ("test", "test")):
+        if score := summary.get(part):
+            line = f"{words}: top-1 {score['top1']:.2%} ({score['correct']} of {score['count']})"
+            print(f"{line}, nll {score['nll']:.4f}")
+    print(f"best epoch {summary['best_epoch']}, {summary['seconds']:.0f} s of training")
+    print(f"model, tables and pictures: {run.path}", flush=True)

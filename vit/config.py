@@ -1,0 +1,391 @@
+"""What a training run is told: four groups of settings and the Trainer's own arguments.
+
+A configuration is a YAML file with the sections data, model, optim, run and trainer; every value
+can be given on the command line as `--section.name VALUE`. The `Args` below are the help texts.
+"""
+
+import difflib
+import inspect
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field, fields, is_dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin
+
+import yaml
+
+# Trainer arguments that a setting of ours decides; naming them twice could only contradict.
+OWNED_BY = {
+    "max_epochs": "optim.epochs",
+    "accumulate_grad_batches": "optim.accumulate",
+    "gradient_clip_val": "optim.clip",
+    "precision": "run.precision",
+    "default_root_dir": "run.root",
+    "callbacks": "run.checkpoint_steps",
+    "enable_checkpointing": "run.checkpoint_steps",
+    "enable_progress_bar": "run.progress",
+}
+
+
+@dataclass
+class Data:
+    """Which images, how they are divided, and how they are varied in training.
+
+    Args:
+        source: where the images come from: the embedded `digits`, or a `folder` of photos.
+        root: the folder: class folders inside train / val (or validation) / test, or class folders
+            alone.
+        val_share: fraction of each class's training images set aside to choose the best epoch, where
+            the folder has no validation part of its own; 0 for none.
+        test_share: fraction of each class set aside for the final test, where the folder has no test
+            part of its own.
+        split_seed: which images those are; the same number gives the same division on any machine.
+        batch_size: images per step and device; with fewer images, all of them.
+        fit: how a photo becomes network pixels: crop its centre, pad it, or squash it.
+        pad_crop: pixels of padding before a crop at a random place.
+        flip: probability of a left-right flip.
+        rotate: largest rotation, degrees either way.
+        translate: largest shift, fraction of the side either way.
+    """
+
+    source: Literal["digits", "folder"] = "digits"
+    root: str | None = None
+    val_share: float = 0.1
+    test_share: float = 0.0
+    split_seed: int = 0
+    batch_size: int = 128
+    fit: Literal["crop", "pad", "squash"] = "crop"
+    pad_crop: int = 0
+    flip: float = 0.0
+    rotate: float = 0.0
+    translate: float = 0.0
+
+    def __post_init__(self):
+        for name in ("val_share", "test_share"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ValueError(
+                    f"data.{name} ({getattr(self, name)}) must be at least 0 and below 1"
+                )
+        at_least("data", self, 1, "batch_size")
+        at_least("data", self, 0, "pad_crop", "flip", "rotate", "translate")
+
+
+@dataclass
+class Model:
+    """The network, in timm's words.
+
+    Args:
+        img_size: image side, or [height, width], pixels.
+        patch_size: patch side, or [height, width], pixels.
+        embed_dim: width of a token.
+        depth: number of blocks.
+        num_heads: attention heads per block; embed_dim must be a multiple of it.
+        mlp_ratio: width of the MLP over embed_dim.
+        class_token: a learned class token before the patches.
+        reg_tokens: number of register tokens.
+        global_pool: what the head reads: the class token, or the mean of the patches (avg).
+        init_values: first value of LayerScale; null for none.
+        drop_rate: dropout, fraction.
+        drop_path_rate: stochastic depth of the last block, fraction.
+        attention: how attention is computed; auto takes the faster by a fixed table.
+    """
+
+    img_size: int | tuple[int, int] = 32
+    patch_size: int | tuple[int, int] = 4
+    embed_dim: int = 192
+    depth: int = 6
+    num_heads: int = 3
+    mlp_ratio: float = 4.0
+    class_token: bool = True
+    reg_tokens: int = 0
+    global_pool: Literal["token", "avg"] = "token"
+    init_values: float | None = None
+    drop_rate: float = 0.0
+    drop_path_rate: float = 0.0
+    attention: Literal["auto", "explicit", "fused"] = "auto"
+
+
+@dataclass
+class Optim:
+    """How the network learns: AdamW, a warm-up, then a cosine down to min_lr.
+
+    Args:
+        epochs: passes over the training images.
+        lr: highest learning rate.
+        min_lr: last learning rate.
+        warmup_epochs: epochs over which the rate rises from 0; may be a fraction.
+        weight_decay: AdamW's, on weight matrices; biases, norms, positions and tokens have none.
+        beta2: AdamW's second decay rate.
+        label_smoothing: share of the target spread over all classes, fraction.
+        clip: largest norm of the gradient; 0 for no limit.
+        accumulate: batches whose gradients make one step.
+        average_decay: decay of the averaged weights, which are the ones validated and saved; 0: none.
+        patience: stop after this many epochs without a better validation result; 0: never.
+    """
+
+    epochs: int = 100
+    lr: float = 1e-3
+    min_lr: float = 0.0
+    warmup_epochs: float = 5.0
+    weight_decay: float = 0.05
+    beta2: float = 0.999
+    label_smoothing: float = 0.1
+    clip: float = 1.0
+    accumulate: int = 1
+    average_decay: float = 0.999
+    patience: int = 0
+
+    def __post_init__(self):
+        at_least("optim", self, 1, "epochs", "accumulate")
+        at_least("optim", self, 0, "lr", "min_lr", "warmup_epochs", "weight_decay", "clip")
+        at_least("optim", self, 0, "patience")
+        for name in ("beta2", "label_smoothing", "average_decay"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ValueError(
+                    f"optim.{name} ({getattr(self, name)}) must be at least 0 and below 1"
+                )
+
+
+@dataclass
+class Run:
+    """Where results go and how the machine is used.
+
+    Args:
+        name: folder of the run under root; null takes the configuration's name.
+        root: folder of all runs.
+        seed: of the first weights, the order of images, and all chance in training.
+        precision: of training: auto takes bf16 where the processor has it, else 32. Validation, test
+            and predictions are in 32 always.
+        checkpoint_steps: also save every so many steps within an epoch; 0 saves after epochs alone.
+        progress: a live bar, or a plain line per epoch; auto takes the bar on a terminal.
+    """
+
+    name: str | None = None
+    root: str = "runs"
+    seed: int = 0
+    precision: Literal["auto", "32", "bf16"] = "auto"
+    checkpoint_steps: int = 0
+    progress: Literal["auto", "bar", "lines"] = "auto"
+
+    def __post_init__(self):
+        at_least("run", self, 0, "checkpoint_steps", "seed")
+
+
+@dataclass
+class Config:
+    """Everything a run is told.
+
+    Args:
+        trainer: any argument of lightning.Trainer, as `--trainer.devices 2`.
+    """
+
+    data: Data = field(default_factory=Data)
+    model: Model = field(default_factory=Model)
+    optim: Optim = field(default_factory=Optim)
+    run: Run = field(default_factory=Run)
+    trainer: dict[str, Any] = field(default_factory=dict)
+
+
+def at_least(section: str, settings, low: float, *names: str) -> None:
+    """Checks settings against a lower limit.
+
+    Raises:
+        ValueError: one is below `low`.
+    """
+    for name in names:
+        if getattr(settings, name) < low:
+            raise ValueError(f"{section}.{name} ({getattr(settings, name)}) must be at least {low}")
+
+
+def find(name: str) -> Path:
+    """The file of a configuration: a path, or the name of a packaged one.
+
+    Raises:
+        ValueError: neither; names the packaged ones.
+    """
+    if Path(name).is_file():
+        return Path(name)
+    for folder in packaged():
+        if (folder / f"{name}.yaml").is_file():
+            return folder / f"{name}.yaml"
+    known = sorted(path.stem for folder in packaged() for path in folder.glob("*.yaml"))
+    raise ValueError(
+        f'no configuration "{name}": give a YAML file or one of {", ".join(known)}'
+        + nearest(name, known)
+    )
+
+
+def packaged() -> list[Path]:
+    """The folder of the configurations that come with the package (wheel, or a checkout)."""
+    here = Path(__file__).parent
+    return [folder for folder in (here / "configs", here.parent / "configs") if folder.is_dir()]
+
+
+def keys(settings=Config, prefix: str = "") -> Iterator[str]:
+    """The dotted names of all settings: data.source, ..., trainer."""
+    for one in fields(settings):
+        if is_dataclass(one.type):
+            yield from keys(one.type, f"{prefix}{one.name}.")
+        else:
+            yield prefix + one.name
+
+
+def flatten(tree: dict, prefix: str = "") -> dict[str, Any]:
+    """{"optim": {"lr": 1}} -> {"optim.lr": 1}; the trainer's own values stay whole."""
+    flat = {}
+    for key, value in tree.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, dict) and name != "trainer":
+            flat |= flatten(value, f"{name}.")
+        else:
+            flat[name] = value
+    return flat
+
+
+def check_keys(names, where: str) -> None:
+    """Refuses names that are no setting.
+
+    Raises:
+        ValueError: for the first unknown one, with the nearest known.
+    """
+    known = list(keys())
+    for name in names:
+        if name not in known and not name.startswith("trainer."):
+            raise ValueError(f'unknown setting "{name}" in {where}' + nearest(name, known))
+
+
+def check_trainer(settings: dict[str, Any]) -> None:
+    """Refuses Trainer arguments that Lightning does not have, or that a setting of ours decides.
+
+    Raises:
+        ValueError: for the first such one, with the nearest or the right name.
+    """
+    if not settings:
+        return
+    from lightning.pytorch import Trainer
+
+    known = list(inspect.signature(Trainer).parameters)
+    for name in settings:
+        if name in OWNED_BY:
+            raise ValueError(f"trainer.{name} is decided by {OWNED_BY[name]}; set that")
+        if name not in known:
+            raise ValueError(
+                f'unknown setting "trainer.{name}"'
+                + nearest(f"trainer.{name}", [f"trainer.{one}" for one in known])
+            )
+
+
+def nearest(name: str, known: list[str]) -> str:
+    """', did you mean "..."?' or nothing; the last part counts where the section is missing."""
+    close = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
+    if not close:
+        by_last = {one.rpartition(".")[2]: one for one in known}
+        last = difflib.get_close_matches(name.rpartition(".")[2], by_last, n=1, cutoff=0.75)
+        close = [by_last[one] for one in last]
+    return f'; did you mean "{close[0]}"?' if close else ""
+
+
+def make_parser(**options):
+    """A jsonargparse parser with one option per setting."""
+    from jsonargparse import ArgumentParser
+
+    parser = ArgumentParser(exit_on_error=False, **options)
+    for section in (Data, Model, Optim, Run):
+        parser.add_class_arguments(section, section.__name__.lower())
+    parser.add_argument(
+        "--trainer",
+        type=dict[str, Any],
+        default={},
+        help="any argument of lightning.Trainer, as --trainer.devices 2",
+    )
+    return parser
+
+
+def load(name: str, overrides: dict[str, Any] | None = None) -> Config:
+    """Reads a configuration and changes some of its values.
+
+    Args:
+        name: a YAML file, or the name of a packaged configuration.
+        overrides: {"optim.lr": 1e-3}; values may be texts, as on the command line.
+
+    Raises:
+        ValueError: an unknown setting, or a value that is not of its type or range.
+    """
+    from jsonargparse import ArgumentError
+
+    path = find(name)
+    try:
+        values = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+    except yaml.YAMLError as error:
+        raise ValueError(f"{path} is not YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(values, dict):
+        raise ValueError(f"{path} must hold the sections data, model, optim, run, trainer")
+    flat = flatten(values)
+    check_keys(flat, str(path))
+    check_keys(overrides or {}, "the command line")
+    trainer = flat.pop("trainer", None) or {}
+    arguments = [f"--{key}={as_text(value)}" for key, value in (flat | (overrides or {})).items()]
+    try:
+        parsed = (parser := make_parser()).instantiate_classes(parser.parse_args(arguments))
+    except (ArgumentError, ValueError, TypeError) as error:
+        raise ValueError(in_plain_words(str(error))) from error
+    config = Config(parsed.data, parsed.model, parsed.optim, parsed.run, trainer | parsed.trainer)
+    config.run.name = config.run.name or path.stem
+    check_trainer(config.trainer)
+    return config
+
+
+def help_texts() -> dict[str, str]:
+    """{"optim.lr": "highest learning rate", ...}, from the docstrings above."""
+    from docstring_parser import parse
+
+    return {
+        f"{section.__name__.lower()}.{one.arg_name}": " ".join(one.description.split()).rstrip(".")
+        for section in (Data, Model, Optim, Run)
+        for one in parse(section.__doc__).params
+    }
+
+
+def as_text(value: Any) -> str:
+    """A value as one would type it: None -> "null", (8, 16) -> "[8, 16]"."""
+    if isinstance(value, str):
+        return value
+    value = list(value) if isinstance(value, tuple) else value
+    return yaml.safe_dump(value, default_flow_style=True, width=10**6).split("\n")[0]
+
+
+def in_plain_words(message: str) -> str:
+    """jsonargparse's message on one line: 'optim.lr: expected a number, got abc'."""
+    message = " ".join(message.split())
+    key = re.match(r'Parser key "([^"]+)": ', message)
+    got = re.search(r"(?:Got value|Given value): (.*?)(?: Given value type.*)?$", message)
+    if not key or not got:
+        return message
+    section, _, name = key[1].partition(".")
+    for settings in (Data, Model, Optim, Run):
+        for one in fields(settings):
+            if (settings.__name__.lower(), one.name) == (section, name):
+                return f"{key[1]}: expected {describe(one.type)}, got {got[1]}"
+    return message
+
+
+def describe(kind) -> str:
+    """A type in plain words: Literal["a", "b"] -> 'one of a, b'; int -> 'a whole number'."""
+    plain = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
+    plain |= {type(None): "null", tuple[int, int]: "[height, width]"}
+    if kind in plain:
+        return plain[kind]
+    if get_origin(kind) is Literal:
+        return "one of " + ", ".join(get_args(kind))
+    return " or ".join(describe(part) for part in get_args(kind))
+
+
+def save(config: Config, path: Path) -> None:
+    """Writes all values, as `load` reads them."""
+    tree = {
+        section.name: dict(vars(value)) if is_dataclass(value) else value
+        for section in fields(config)
+        for value in [getattr(config, section.name)]
+    }
+    tree["model"] = {k: list(v) if isinstance(v, tuple) else v for k, v in tree["model"].items()}
+    path.write_text(yaml.safe_dump(tree, sort_keys=False, allow_unicode=True), encoding="utf-8")

@@ -1,0 +1,383 @@
+"""The pictures of a run: each function draws one, writes it as a PNG file and returns its path.
+
+Drawn on `matplotlib.figure.Figure` alone: no pyplot, so no window, no global state, any thread.
+Pixels are uint8 (n, 3, height, width), tensors or arrays; C classes are named by `classes`.
+"""
+
+import math
+from functools import cache
+from pathlib import Path
+from textwrap import fill
+from unicodedata import east_asian_width
+
+import numpy as np
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import ListedColormap, Normalize, PowerNorm
+from matplotlib.figure import Figure
+from matplotlib.font_manager import fontManager, get_font
+from matplotlib.text import Text
+from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+from vit.overlay import LEAST_TOP, MASS_BELOW_TOP, colour_map, overlay, resized, scale_top
+
+# Okabe & Ito 2008, "Color Universal Design": told apart by all kinds of colour vision.
+BLUE, VERMILION, GREEN, GREY = "#0072B2", "#D55E00", "#009E73", "#595959"
+
+# The first has Latin, Greek, Cyrillic, Arabic; of the others those that are installed are used.
+FAMILIES = (
+    "DejaVu Sans",
+    "Noto Sans CJK TC",
+    "Noto Sans CJK JP",
+    "Noto Sans CJK SC",
+    "Microsoft JhengHei",
+    "Microsoft YaHei",
+    "PingFang TC",
+    "Hiragino Sans",
+    "WenQuanYi Zen Hei",
+    "Arial Unicode MS",
+    "Noto Sans",
+)
+SHARES = (0, 0.01, 0.05, 0.1, 0.25, 0.5, 1)  # ticks of the confusion matrix's colour bar
+DPI = 150
+
+
+def curves(rows: list[dict], path, title: str) -> Path:
+    """Loss, accuracy and learning rate over the epochs, the best epoch marked.
+
+    Args:
+        rows: a dict per epoch as in metrics.csv, numbers or their text: epoch (from 1), lr,
+            train_loss, train_top1 and val_top1 (fractions), val_loss or else val_nll (nats); what
+            is missing, None or empty leaves a gap.
+
+    Raises:
+        ValueError: no rows.
+    """
+    if not rows:
+        raise ValueError("rows must hold at least one epoch; metrics.csv is still empty")
+    figure = Figure(figsize=(8, 7.5), layout="constrained")
+    panels = loss, accuracy, rate = figure.subplots(3, 1, sharex=True, height_ratios=(3, 3, 1.3))
+    epochs = column(rows, "epoch")
+    validated, name = "val_loss", "validation"
+    if not np.isfinite(column(rows, validated)).any():
+        validated, name = "val_nll", "validation (negative log-likelihood)"
+    lines(loss, epochs, column(rows, "train_loss"), column(rows, validated), name)
+    shares = (100 * column(rows, key) for key in ("train_top1", "val_top1"))
+    lines(accuracy, epochs, *shares, "validation")
+    rate.plot(epochs, column(rows, "lr"), color=GREY, marker=marker(epochs))
+    loss.set_ylabel("loss (cross-entropy, nats)")
+    accuracy.set_ylabel("top-1 accuracy (%)")
+    rate.set(ylabel="learning rate", xlabel="epoch", ylim=(0, None))
+    rate.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    whole = MaxNLocator(10, steps=[1, 2, 5, 10], integer=True, min_n_ticks=1)
+    rate.xaxis.set_major_locator(whole)
+    rate.set_xlim(epochs.min() - 0.5, epochs.max() + 0.5)  # one epoch too has a width
+    mark_best(panels, rows)
+    return save(figure, path, title)
+
+
+def lines(axes, epochs: np.ndarray, train: np.ndarray, validation: np.ndarray, kind: str) -> None:
+    """Training and, where there is any, validation against the epochs."""
+    axes.plot(epochs, train, color=BLUE, marker=marker(epochs), label="training")
+    if np.isfinite(validation).any():
+        style = dict(color=VERMILION, linestyle="--", marker=marker(epochs))
+        axes.plot(epochs, validation, label=kind, **style)
+
+
+def marker(epochs: np.ndarray) -> str:
+    """Dots where the epochs are so few that a line alone would show little or, for one, nothing."""
+    return "o" if len(epochs) <= 20 else ""
+
+
+def mark_best(panels, rows: list[dict]) -> None:
+    """A line through all panels at the epoch whose weights were kept, and legends that say so."""
+    best = best_row(rows)
+    epoch, top1 = int(float(best["epoch"])), column([best], "val_top1")[0]
+    text = f"last epoch: {epoch} (no validation)"
+    if np.isfinite(top1):
+        text = f"best epoch: {epoch} ({100 * top1:.1f} %)"
+        panels[1].plot([epoch], [100 * top1], "o", markersize=9, mfc="none", color=GREEN)
+    for axes in panels:
+        axes.axvline(epoch, color=GREEN, linestyle=":", label=text)
+        axes.grid(color="0.9")
+        axes.spines[["top", "right"]].set_visible(False)
+    for axes in panels[:2]:
+        axes.legend(frameon=False)
+
+
+def best_row(rows: list[dict]) -> dict:
+    """The epoch with the highest validation top-1, at a tie the lowest NLL; else the last one."""
+    top1, nll = column(rows, "val_top1"), column(rows, "val_nll")
+    if not np.isfinite(top1).any():
+        return rows[-1]
+    order = np.lexsort((np.nan_to_num(nll, nan=np.inf), -np.nan_to_num(top1, nan=-1.0)))
+    return rows[order[0]]
+
+
+def column(rows: list[dict], key: str) -> np.ndarray:
+    """One quantity of all epochs, float64; nan where it is missing."""
+    values = (row.get(key) for row in rows)
+    return np.array([math.nan if value in (None, "") else float(value) for value in values])
+
+
+def confusion(matrix, classes, path, title: str) -> Path:
+    """Which class is taken for which: counts (C, C), rows true, columns predicted.
+
+    A cell's colour is its share of the true class, on a scale that shows single errors; counts
+    stand in the cells of up to 20 classes; beside it the share of each class that is right.
+
+    Raises:
+        ValueError: the matrix is not (C, C) for these classes.
+    """
+    counts = as_array(matrix).astype(np.int64)
+    if counts.shape != (len(classes), len(classes)):
+        raise ValueError(f"matrix must be (C, C) for {len(classes)} classes, got {counts.shape}")
+    total = counts.sum(axis=1, keepdims=True)
+    shares = np.ma.masked_invalid(counts / np.where(total, total, np.nan))
+    side = min(14.0, max(4.0, 0.45 * len(counts) if len(counts) <= 20 else 0.13 * len(counts)))
+    figure = Figure(figsize=(side + 3.2, side + 1.6), layout="constrained")
+    cells, bars = figure.subplots(1, 2, sharey=True, width_ratios=(side, max(1.2, 0.15 * side)))
+    norm = PowerNorm(0.5, 0, 1)
+    picture = cells.imshow(shares, cmap="Blues", norm=norm, aspect="auto")
+    cells.set_facecolor("0.9")
+    name_classes(cells, classes, side)
+    few = len(counts) <= 20
+    if few:
+        write_counts(cells, counts, norm(shares))
+    right_shares(bars, 100 * shares.diagonal(), written=few)
+    bar = figure.colorbar(picture, ax=[cells, bars], ticks=SHARES, aspect=30, pad=0.02)
+    bar.ax.set_yticks(SHARES, [f"{100 * share:g} %" for share in SHARES])
+    bar.set_label("share of the true class")
+    return save(figure, path, title, confusions(counts, classes))
+
+
+def write_counts(axes, counts: np.ndarray, darkness: np.ma.MaskedArray) -> None:
+    """The counts (C, C) above 0 in their cells, white on dark ones; empty rows say so."""
+    style = dict(ha="center", va="center", fontsize=8)
+    for row, col in zip(*counts.nonzero(), strict=True):
+        colour = "white" if darkness[row, col] > 0.55 else "black"
+        axes.text(col, row, str(counts[row, col]), color=colour, **style)
+    for row in np.flatnonzero(counts.sum(axis=1) == 0):
+        axes.text(len(counts) / 2 - 0.5, row, "no images", color=GREY, **style)
+
+
+def name_classes(axes, classes, side: float) -> None:
+    """Class names along both axes of `side` inches, as many as have room."""
+    step = math.ceil(len(classes) * 0.1 / side)
+    places = range(0, len(classes), step)
+    size = min(9.0, max(5.0, 60 * side * step / len(classes)))  # points
+    names = [short(classes[place], 18) for place in places]
+    turned = 0 if max(map(letters, names)) * size / 100 < side * step / len(classes) else 90
+    axes.set_xticks(places, names, rotation=turned, fontsize=size)
+    axes.set_yticks(places, names, fontsize=size)
+    axes.set_xlabel("predicted class")
+    axes.set_ylabel("true class")
+
+
+def right_shares(axes, percent: np.ma.MaskedArray, written: bool) -> None:
+    """A bar per class: how many percent of its images are called by its name."""
+    if written:
+        axes.barh(np.arange(len(percent)), percent.filled(0), color=BLUE, height=0.8)
+        for row in np.flatnonzero(~np.ma.getmaskarray(percent)):
+            axes.text(104, row, f"{percent[row]:.0f}", va="center", size=8, color=GREY)
+    else:  # without gaps, which would come and go where rows are narrower than pixels
+        edges = np.arange(len(percent) + 1) - 0.5
+        axes.stairs(percent.filled(0), edges, orientation="horizontal", fill=True, color=BLUE)
+    axes.set_xlim(0, 130 if written else 100)
+    axes.set_xticks([0, 50, 100])
+    axes.set_xlabel("right (%)")
+    axes.tick_params(left=False, labelleft=False)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def confusions(counts: np.ndarray, classes, most: int = 3) -> str:
+    """In words: how many are right, and the most frequent confusions."""
+    text = f"{counts.trace()} of {counts.sum()} right"
+    wrong = counts - np.diag(counts.diagonal())
+    order = np.argsort(-wrong, axis=None, kind="stable")[:most]
+    pairs = [np.unravel_index(place, wrong.shape) for place in order]
+    found = [
+        f"{short(classes[true], 18)} taken for {short(classes[said], 18)} ({wrong[true, said]})"
+        for true, said in pairs
+        if wrong[true, said]
+    ]
+    return f"{text}. Most often: {', '.join(found)}." if found else f"{text}."
+
+
+def batch(images, labels, classes, path, title: str) -> Path:
+    """Up to 32 images of a batch as the network sees them, after augmentation, with their class."""
+    images = as_array(images)
+    shown = images[:32]
+    captions = [(short(classes[label], 16), "black") for label in as_array(labels)[:32]]
+    height, width = images.shape[-2:]
+    note = f"{len(shown)} of {len(images)} images of {height} x {width} pixels (height x width)"
+    return save(grid([upright(image) for image in shown], captions, 8)[0], path, title, note)
+
+
+def mistakes(images, labels, probabilities, classes, path, title: str, names=None) -> Path:
+    """Up to 24 wrong answers, the surest first; without any, the least sure right ones.
+
+    Args:
+        probabilities: (n, C).
+        names: what to write below each image, such as its file's name.
+    """
+    labels, probabilities = as_array(labels).astype(int), as_array(probabilities)
+    said = probabilities.argmax(axis=1)
+    sure = probabilities[np.arange(len(said)), said]
+    wrong = np.flatnonzero(said != labels)
+    if len(wrong):
+        chosen = wrong[np.argsort(-sure[wrong], kind="stable")][:24]
+        note = f"{len(wrong)} of {len(labels)} wrong, the surest first"
+        note += f"; the first {len(chosen)}" if len(chosen) < len(wrong) else ""
+    else:
+        chosen = np.argsort(sure, kind="stable")[:24]
+        note = f"No mistakes among {len(labels)}: the least sure right answers, least sure first"
+    captions = []
+    for index in chosen:
+        label = labels[index]
+        text = f"said {percent_of(classes[said[index]], sure[index])}"
+        if said[index] != label:
+            text += f"\nis {percent_of(classes[label], probabilities[index, label])}"
+        if names is not None:
+            text += f"\n{short(names[index], 20)}"
+        captions.append((text, "black"))
+    pictures = [upright(image) for image in as_array(images)[chosen]]
+    return save(grid(pictures, captions, 6)[0], path, title, note)
+
+
+def percent_of(name, probability: float) -> str:
+    """("cat", 0.93) -> "cat (93 %)"."""
+    return f"{short(name, 14)} ({100 * probability:.0f} %)"
+
+
+def attention(images, heats, labels, predicted, classes, path, title: str) -> Path:
+    """A dozen images beside where the network looks: heats (n, rows, cols), one scale for all.
+
+    Args:
+        labels: the true classes, numbers (n,).
+        predicted: the classes that the network says, numbers (n,).
+    """
+    images, heats = as_array(images)[:12], as_array(heats)[:12]
+    labels, predicted = (as_array(numbers)[:12].astype(int) for numbers in (labels, predicted))
+    top = scale_top(heats)
+    pairs = [pair(upright(image), heat, top) for image, heat in zip(images, heats, strict=True)]
+    captions = []
+    for label, said in zip(labels, predicted, strict=True):
+        text, colour = f"{short(classes[said], 16)} (right)", "black"
+        if said != label:
+            text = f"said {short(classes[said], 16)}, is {short(classes[label], 16)}"
+            colour = VERMILION
+        captions.append((text, colour))
+    figure, panels = grid(pairs, captions, 4)
+    heat_scale(figure, panels, top)
+    note = (
+        "Left what the network sees, right where it looks; 1 is what each patch would get if "
+        "attention were spread evenly. The scale ends where the patches above it hold "
+        f"{100 * (1 - MASS_BELOW_TOP):.0f} % of all attention, but not below {LEAST_TOP:g}."
+    )
+    return save(figure, path, title, note)
+
+
+def heat_scale(figure: Figure, panels: np.ndarray, top: float) -> None:
+    """The colour bar beside the panels, from 0 to the top in times the mean, and more above it."""
+    scale = ScalarMappable(Normalize(0, top), ListedColormap(colour_map() / 255))
+    thin = 4 * figure.get_figheight()  # times as high as wide: a quarter of an inch at any height
+    bar = figure.colorbar(scale, ax=panels, extend="max", aspect=thin, pad=0.02)
+    bar.ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    bar.set_label("attention, times the mean")
+
+
+def pair(photo: np.ndarray, heat: np.ndarray, top: float) -> np.ndarray:
+    """The photo (height, width, 3) and, right of it, the same under the heat, both enlarged."""
+    side = max(photo.shape)
+    photo = resized(photo, side * math.ceil(240 / side))  # pixels: whole ones become squares
+    gap = np.full((len(photo), max(photo.shape) // 40, 3), 255, np.uint8)
+    return np.hstack([photo, gap, np.asarray(overlay(photo, heat, top=top))])
+
+
+def grid(
+    pictures: list[np.ndarray], captions: list[tuple[str, str]], columns: int
+) -> tuple[Figure, np.ndarray]:
+    """Pictures (height, width, 3), each above its (caption, colour) -> figure and its panels."""
+    if not pictures:
+        raise ValueError("images must hold at least one image, got none")
+    columns = min(columns, len(pictures))
+    rows = math.ceil(len(pictures) / columns)
+    height, width = pictures[0].shape[:2]
+    panel = min(3.5, 11 / columns)  # inches
+    deep = max(caption.count("\n") for caption, _ in captions) + 1
+    tall = min(panel * height / width, 12 / rows) + 0.15 * deep + 0.15
+    size = (max(5.0, columns * panel), max(2.8, rows * tall + 0.7))
+    figure = Figure(figsize=size, layout="constrained")
+    panels = figure.subplots(rows, columns, squeeze=False)
+    for axes in panels.flat:
+        axes.set(xticks=[], yticks=[])
+        axes.spines[:].set_visible(False)
+    for axes, picture, (caption, colour) in zip(panels.flat, pictures, captions, strict=False):
+        axes.imshow(picture)  # enlarged: its pixels as squares; reduced: smoothed
+        axes.set_xlabel(caption, fontsize=8, color=colour)
+    return figure, panels
+
+
+def upright(image: np.ndarray) -> np.ndarray:
+    """(3, height, width) -> (height, width, 3)."""
+    return image.transpose(1, 2, 0)
+
+
+def as_array(values) -> np.ndarray:
+    """Tensor, list or array -> array."""
+    return np.asarray(values.detach().cpu() if hasattr(values, "detach") else values)
+
+
+def short(name, most: int) -> str:
+    """A name on one line, its middle left out where it has more than `most` letters."""
+    name = head = tail = with_glyphs(str(name))
+    if letters(name) > most:
+        while letters(head) > most // 2:
+            head = head[:-1]
+        while letters(tail) > most - most // 2 - 1:
+            tail = tail[1:]
+        name = f"{head}…{tail}"
+    return literal(name)
+
+
+def letters(text: str) -> int:
+    """Its width in Latin letters: Chinese, Japanese and Korean ones take two."""
+    return sum(2 if east_asian_width(letter) in "WF" else 1 for letter in text)
+
+
+def with_glyphs(text: str) -> str:
+    """The text, letters that no installed font has (and line ends) as their escapes, `\\u732b`.
+
+    The empty box that would be drawn tells no two of them apart, and matplotlib warns of each.
+    """
+    known = fonts()[0]
+    return "".join(c if ord(c) in known else c.encode("unicode_escape").decode() for c in text)
+
+
+def literal(text: str) -> str:
+    """The text so that matplotlib draws dollars and does not look for formulas between them."""
+    return text.replace("$", r"\$")
+
+
+@cache
+def fonts() -> tuple[frozenset[int], list[str]]:
+    """The letters that can be drawn, and the installed ones of FAMILIES."""
+    files = {}
+    for font in fontManager.ttflist:
+        files.setdefault(font.name, font.fname)
+    installed = [family for family in FAMILIES if family in files]
+    known = (get_font(files[family]).get_charmap() for family in installed)
+    return frozenset().union(*known), installed
+
+
+def save(figure: Figure, path, title: str, note: str = "") -> Path:
+    """Writes the figure with its title and, below it, a note."""
+    width = figure.get_figwidth()  # inches; a letter takes a ninth of one in 12 points
+    title = with_glyphs(" ".join(str(title).split()))
+    figure.suptitle(literal(fill(title, int(width * 9))), fontsize=12)
+    if note:
+        figure.supxlabel(fill(note, int(width * 12)), fontsize=9, color=GREY)
+    for text in figure.findobj(Text):
+        text.set_fontfamily(fonts()[1])
+    figure.savefig(path, dpi=DPI)
+    return Path(path)

@@ -1,0 +1,302 @@
+"""Any image file -> upright RGB -> network pixels, with the affine map back to the photo.
+
+The one loader that training, evaluation, prediction and attention share. Sizes are (height, width)
+in pixels; points and boxes are (x, y) in continuous coordinates whose pixel centres lie at +0.5, as
+in Pillow's `resize(box=...)`.
+"""
+
+import io
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any, BinaryIO
+
+import numpy as np
+from PIL import Image, ImageFile
+
+from vit.colour import scale_transparent_colour, to_rgb
+from vit.formats import is_image, open_image, prepare_pillow
+
+__all__ = ["Fitted", "Photo", "Preprocess", "UnreadableImage", "fit", "is_image", "read"]
+
+MAX_PIXELS = 2**28  # 268 million, 1 GB in memory: the 200-megapixel photos of phones pass
+FITS = ("crop", "pad", "squash")
+INTERPOLATIONS = tuple(name.lower() for name in Image.Resampling.__members__)
+
+_JPEG = ("JPEG", "MPO")
+_ORIENTATION = 274  # EXIF and TIFF tag
+_TURN = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+
+Source = str | os.PathLike | bytes | BinaryIO
+Box = tuple[float, float, float, float]
+
+
+class UnreadableImage(ValueError):
+    """The file is no picture, or is broken; the message is one line: which file, and why."""
+
+
+@dataclass(frozen=True)
+class Preprocess:
+    """How a photo becomes network pixels; travels with the weights.
+
+    Args:
+        size: (height, width) of the network's pixels.
+        mean: Subtracted from pixels in 0..1, one number per channel or one for all.
+        std: Divided by afterwards, likewise.
+        interpolation: nearest, bilinear, bicubic, lanczos, box or hamming.
+        crop_pct: Share of the resized photo's side that is kept, in (0, 1].
+        fit: crop (short side resized, centre kept), pad (long side resized, the rest filled with
+            the mean) or squash (both sides resized, the aspect ratio is lost).
+    """
+
+    size: tuple[int, int]
+    mean: tuple[float, ...] = (0.5, 0.5, 0.5)
+    std: tuple[float, ...] = (0.5, 0.5, 0.5)
+    interpolation: str = "bicubic"
+    crop_pct: float = 1.0
+    fit: str = "crop"
+
+    def __post_init__(self) -> None:
+        for name in ("size", "mean", "std"):  # JSON and YAML give lists
+            object.__setattr__(self, name, tuple(getattr(self, name)))
+        if len(self.size) != 2 or not all(isinstance(side, int) and side > 0 for side in self.size):
+            raise ValueError(f"size {self.size} must be two positive integers, (height, width)")
+        if len(self.mean) not in (1, 3) or not all(0 <= value <= 1 for value in self.mean):
+            raise ValueError(f"mean {self.mean} must be 1 or 3 numbers in 0..1, like pixels / 255")
+        if len(self.std) != len(self.mean) or not all(value > 0 for value in self.std):
+            raise ValueError(f"std {self.std} must be {len(self.mean)} positive numbers, as mean")
+        if self.interpolation not in INTERPOLATIONS:
+            rule = f"must be one of {', '.join(INTERPOLATIONS)}"
+            raise ValueError(f"interpolation ({self.interpolation}) {rule}")
+        if not 0 < self.crop_pct <= 1:
+            raise ValueError(f"crop_pct ({self.crop_pct}) must be in (0, 1]")
+        if self.fit not in FITS:
+            raise ValueError(f"fit ({self.fit}) must be one of {', '.join(FITS)}")
+
+    @property
+    def resized(self) -> tuple[int, int]:
+        """(height, width) of the photo before the centre is kept, for `read(at_least=...)`."""
+        return tuple(math.floor(side / self.crop_pct) for side in self.size)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields as JSON holds them."""
+        return {key: list(v) if isinstance(v, tuple) else v for key, v in asdict(self).items()}
+
+    @classmethod
+    def from_dict(cls, mapping: Mapping[str, Any]) -> "Preprocess":
+        """The inverse of `to_dict`; unknown keys are ignored, so that newer files can be read."""
+        names = {field.name for field in fields(cls)}
+        return cls(**{key: value for key, value in mapping.items() if key in names})
+
+
+@dataclass(frozen=True)
+class Photo:
+    """An upright RGB picture and where it came from.
+
+    Args:
+        image: Mode RGB, upright; a JPEG may be decoded smaller than its file.
+        height: Of the upright photo at full resolution, in pixels; all maps refer to it.
+        width: Likewise.
+        orientation: What the file says (EXIF), 1 to 8; 1 where it says nothing valid.
+        format: Pillow's name, such as JPEG.
+        notes: What was done or left out, to be shown: "alpha on white", "first of 12 frames".
+        box: (x0, y0, x1, y1) of `image` that the photo fills; None for all of it. A reduced JPEG is
+            rounded up to whole pixels: the photo may end within the last or, turned, begin within
+            the first of them.
+    """
+
+    image: Image.Image
+    height: int
+    width: int
+    orientation: int = 1
+    format: str = ""
+    notes: tuple[str, ...] = ()
+    box: Box | None = None
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """Network pixels and where they lie in the photo.
+
+    Args:
+        pixels: (height, width, 3) uint8.
+        affine: (2, 3) float64; affine @ (x, y, 1) of the network's pixels is (x, y) of the photo at
+            full resolution.
+        seen: (x0, y0, x1, y1) of the photo the network sees, clipped to the photo.
+    """
+
+    pixels: np.ndarray
+    affine: np.ndarray
+    seen: Box
+
+
+def read(
+    source: Source, *, at_least: tuple[int, int] | None = None, max_pixels: int = MAX_PIXELS
+) -> Photo:
+    """A file, its bytes or a binary stream -> its first picture, upright, in sRGB.
+
+    Args:
+        at_least: (height, width) that the upright picture is needed in. A large JPEG is then
+            decoded at 1/2, 1/4 or 1/8, but not below twice this size, so that the last step is a
+            proper filter (as with Pillow's `reducing_gap=2`).
+        max_pixels: A larger file is refused before anything is decoded.
+
+    Raises:
+        UnreadableImage: no picture, broken, truncated, or more than max_pixels.
+        ValueError: at_least is not positive, or Pillow was told to accept truncated files.
+    """
+    if at_least is not None and min(at_least) < 1:
+        raise ValueError(f"at_least {at_least} must be positive, (height, width)")
+    if ImageFile.LOAD_TRUNCATED_IMAGES:
+        raise ValueError("ImageFile.LOAD_TRUNCATED_IMAGES must be False, or photos are half grey")
+    prepare_pillow()
+    try:
+        with _stream(source) as stream:
+            return _decode(stream, at_least, max_pixels)
+    except Exception as error:  # broken files make Pillow raise nearly everything
+        raise UnreadableImage(f"{_name(source)}: {_reason(error)}") from error
+
+
+def fit(photo: Photo, preprocess: Preprocess) -> Fitted:
+    """Photo -> (height, width, 3) network pixels, timm's evaluation transform within rounding.
+
+    Only the visible part is resized, straight from the photo (`box`): a strip of 1 x 10,000 pixels
+    is no trouble.
+    """
+    full, size = (photo.height, photo.width), preprocess.size
+    resized = _resized(full, preprocess)
+    scale = [f / r for f, r in zip(full, resized, strict=True)]  # photo pixels per network pixel
+    offset = [_offset(r, s) for r, s in zip(resized, size, strict=True)]
+    start = [max(0, -o) for o in offset]  # the rows and columns from start to stop show the photo
+    stop = [a + min(r, s) for a, r, s in zip(start, resized, size, strict=True)]
+    y0, x0 = ((a + o) * k for a, o, k in zip(start, offset, scale, strict=True))
+    y1, x1 = (min((b + o) * k, f) for b, o, k, f in zip(stop, offset, scale, full, strict=True))
+
+    shown = (stop[1] - start[1], stop[0] - start[0])  # (width, height), Pillow's order
+    method = Image.Resampling[preprocess.interpolation.upper()]
+    part = photo.image.resize(shown, method, box=_in_image(photo, (x0, y0, x1, y1)))
+    pixels = np.empty((*size, 3), np.uint8)
+    pixels[:] = [round(255 * value) for value in preprocess.mean]
+    pixels[start[0] : stop[0], start[1] : stop[1]] = np.asarray(part)
+    shift = [o * k for o, k in zip(offset, scale, strict=True)]
+    affine = np.array([[scale[1], 0.0, shift[1]], [0.0, scale[0], shift[0]]])
+    return Fitted(pixels, affine, (x0, y0, x1, y1))
+
+
+def _resized(full: tuple[int, int], preprocess: Preprocess) -> tuple[int, int]:
+    """(height, width) of the whole photo in network pixels, as timm's transforms_imagenet_eval."""
+    target = preprocess.resized
+    if preprocess.fit == "squash":
+        return target
+    cropped = preprocess.fit == "crop"
+    if cropped and target[0] == target[1]:  # torchvision's Resize: the long side is truncated
+        return tuple(int(target[0] * side / min(full)) for side in full)
+    ratios = [side / wanted for side, wanted in zip(full, target, strict=True)]
+    ratio = min(ratios) if cropped else max(ratios)  # timm's ResizeKeepRatio: rounded
+    return tuple(max(1, round(side / ratio)) for side in full)
+
+
+def _offset(resized: int, size: int) -> int:
+    """Where the network's first pixel lies on the resized photo; negative where it is padding."""
+    return round((resized - size) / 2) if resized >= size else -((size - resized) // 2)
+
+
+def _in_image(photo: Photo, box: Box) -> Box:
+    """A box on the full-resolution photo -> the same on the possibly smaller `photo.image`."""
+    left, top, right, bottom = photo.box or (0, 0, *photo.image.size)
+    x, y = (right - left) / photo.width, (bottom - top) / photo.height
+    inner = (left + box[0] * x, top + box[1] * y, left + box[2] * x, top + box[3] * y)
+    return tuple(min(value, side) for value, side in zip(inner, photo.image.size * 2, strict=True))
+
+
+def _decode(stream: BinaryIO, at_least: tuple[int, int] | None, max_pixels: int) -> Photo:
+    image = open_image(stream)
+    if image.width * image.height > max_pixels:
+        size = f"{image.width}x{image.height}"
+        raise ValueError(f"{size} pixels are more than max_pixels ({max_pixels}); reduce the photo")
+    scale_transparent_colour(image)
+    notes: list[str] = []
+    known = image.format in (*_JPEG, "TIFF")  # others may tell the orientation after the pixels
+    orientation = _orientation(image, notes) if known else 1
+    full = used = image.size  # (width, height), as stored
+    if at_least is not None and image.format in _JPEG:
+        used = _reduce(image, at_least if orientation < 5 else at_least[::-1])
+    image.load()
+    if not known:
+        full = used = image.size
+        orientation = _orientation(image, notes)
+    turn = 1 if image.format == "TIFF" else orientation  # Pillow turns a TIFF while loading
+    rgb, done = to_rgb(image)
+    box = _upright_box(rgb.size, used, turn)
+    width, height = full if turn < 5 else full[::-1]
+    upright = rgb.transpose(_TURN[turn]) if turn in _TURN else rgb
+    notes += [*done, *_other_frames(image)]
+    return Photo(upright, height, width, orientation, image.format, tuple(notes), box)
+
+
+def _reduce(image: Image.Image, at_least: tuple[int, int]) -> tuple[float, float]:
+    """Has a JPEG decoded smaller; returns the (width, height) that the photo then fills."""
+    height, width = at_least
+    drafted = image.draft(image.mode, (2 * width, 2 * height))
+    return drafted[1][2:] if drafted else image.size
+
+
+def _upright_box(size: tuple[int, int], used: tuple[float, float], turn: int) -> Box | None:
+    """Where the part (0, 0, *used) of a stored (width, height) picture lies after the turn."""
+    if size == used:
+        return None
+    if turn >= 5:
+        size, used = size[::-1], used[::-1]
+    left = size[0] - used[0] if turn in (2, 3, 6, 7) else 0.0
+    top = size[1] - used[1] if turn in (3, 4, 7, 8) else 0.0
+    return (left, top, left + used[0], top + used[1])
+
+
+def _orientation(image: Image.Image, notes: list[str]) -> int:
+    """The EXIF (or XMP) orientation, 1 to 8; whatever is wrong with it is noted and means 1."""
+    try:
+        value = image.getexif().get(_ORIENTATION, 1)
+    except Exception as error:  # noqa: BLE001 - SyntaxError and more, though the pixels are good
+        notes.append(f"EXIF ignored: {_reason(error)}")
+        return 1
+    if value in range(1, 9):
+        return int(value)
+    notes.append(f"orientation {value} ignored")
+    return 1
+
+
+def _other_frames(image: Image.Image) -> list[str]:
+    try:
+        count = getattr(image, "n_frames", 1)
+    except Exception as error:  # noqa: BLE001 - the first frame is good all the same
+        return [f"later frames are broken: {_reason(error)}"]
+    return [f"first of {count} frames"] if count > 1 else []
+
+
+def _stream(source: Source) -> BinaryIO:
+    if isinstance(source, (str, os.PathLike)):
+        return open(source, "rb")
+    return io.BytesIO(source if isinstance(source, bytes) else source.read())
+
+
+def _name(source: Source) -> str:
+    if isinstance(source, (str, os.PathLike)):
+        return os.fspath(source)
+    if isinstance(source, bytes):
+        return f"<{len(source)} bytes>"
+    return str(getattr(source, "name", "<stream>"))
+
+
+def _reason(error: Exception) -> str:
+    """The error's own words on one line."""
+    words = getattr(error, "strerror", None) or str(error) or type(error).__name__
+    return " ".join(words.split())

@@ -1,0 +1,141 @@
+"""A trained network in one self-describing file, model.safetensors.
+
+Tensors stand under timm's names, float32. The metadata entry "vit" is JSON: version, architecture
+(its non-defaults), classes, preprocess, metrics, source, versions. A config.json beside the file
+lets `timm.create_model("local-dir:FOLDER", pretrained=True)` build the same network.
+"""
+
+import json
+import platform
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+from safetensors import safe_open
+from safetensors.torch import save as to_bytes
+
+from vit.images import Preprocess
+from vit.model import Architecture, VisionTransformer
+
+VERSION = 1
+
+
+@dataclass
+class TrainedModel:
+    """A network with what is needed to use it.
+
+    Args:
+        net: in evaluation mode, on the CPU.
+        classes: names, in the order of the logits.
+        preprocess: how a photo becomes what `net` takes.
+        metrics: {"test": {...}, "val": {...}} as measured when it was saved.
+    """
+
+    net: VisionTransformer
+    classes: list[str]
+    preprocess: Preprocess
+    metrics: dict
+
+
+def save(
+    path: Path,
+    net: VisionTransformer,
+    classes: list[str],
+    preprocess: Preprocess,
+    metrics: dict | None = None,
+    source: str = "",
+) -> None:
+    """Writes model.safetensors and, beside it, timm's config.json.
+
+    Args:
+        path: of the safetensors file.
+        net: its weights are written as float32.
+        classes: names, one per logit.
+        preprocess: how a photo becomes what `net` takes.
+        metrics: what it reached.
+        source: where it comes from, in words.
+
+    Raises:
+        ValueError: the number of classes is not the number of logits.
+    """
+    if len(classes) != net.architecture.num_classes:
+        raise ValueError(f"{len(classes)} classes for {net.architecture.num_classes} logits")
+    about = {
+        "version": VERSION,
+        "architecture": net.architecture.non_defaults(),
+        "classes": classes,
+        "preprocess": preprocess.to_dict(),
+        "metrics": metrics or {},
+        "source": source,
+        "versions": {"python": platform.python_version(), "torch": version("torch")},
+    }
+    tensors = {k: v.detach().cpu().float().contiguous() for k, v in net.state_dict().items()}
+    part = path.with_name(path.name + ".part")
+    part.write_bytes(to_bytes(tensors, metadata={"format": "pt", "vit": json.dumps(about)}))
+    part.replace(path)
+    timm_config = json.dumps(for_timm(net.architecture, classes, preprocess), indent=1)
+    path.with_name("config.json").write_text(timm_config, encoding="utf-8")
+
+
+def for_timm(architecture: Architecture, classes: list[str], preprocess: Preprocess) -> dict:
+    """config.json in timm's form: a base name, and all arguments that make it ours."""
+    a = architecture
+    arguments = {
+        name: getattr(a, name)
+        for name in ("img_size", "patch_size", "in_chans", "embed_dim", "depth", "num_heads")
+        + ("mlp_ratio", "qkv_bias", "init_values", "class_token", "reg_tokens", "no_embed_class")
+        + ("global_pool",)
+    }
+    crop_mode = {"crop": "center", "pad": "border", "squash": "squash"}[preprocess.fit]
+    return {
+        "architecture": "vit_tiny_patch16_224",
+        "num_classes": a.num_classes,
+        "model_args": arguments | {"fc_norm": a.norm_after_pool},
+        "pretrained_cfg": {
+            "input_size": [a.in_chans, *preprocess.size],
+            "mean": list(preprocess.mean),
+            "std": list(preprocess.std),
+            "interpolation": preprocess.interpolation,
+            "crop_pct": preprocess.crop_pct,
+            "crop_mode": crop_mode,
+            "num_classes": a.num_classes,
+            "label_names": classes,
+            "first_conv": "patch_embed.proj",
+            "classifier": "head",
+        },
+    }
+
+
+def load(model: str | Path) -> TrainedModel:
+    """Reads a model back.
+
+    Args:
+        model: a model.safetensors, or the folder of a run.
+
+    Raises:
+        ValueError: no such file, not one of ours, or written by a later version of this program.
+    """
+    path = Path(model)
+    if path.is_dir():
+        path = path / "model.safetensors"
+    if not path.is_file():
+        raise ValueError(
+            f"no model at {path}: give a model.safetensors or the folder of a finished run"
+        )
+    try:
+        with safe_open(path, "pt") as file:
+            about = (file.metadata() or {}).get("vit")
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except Exception as error:  # safetensors has its own kind for a damaged header
+        raise ValueError(f"{path} is not a safetensors file: {error}") from error
+    if about is None:
+        raise ValueError(f"{path} holds no model of this program: it does not say what it is")
+    about = json.loads(about)
+    if about["version"] > VERSION:
+        raise ValueError(
+            f"{path} is of version {about['version']}, this program reads up to {VERSION}: update it"
+        )
+    net = VisionTransformer(Architecture.from_dict(about["architecture"]))
+    net.load_state_dict(tensors)
+    preprocess = Preprocess.from_dict(about["preprocess"])
+    return TrainedModel(net.eval(), about["classes"], preprocess, about.get("metrics", {}))
