@@ -13,15 +13,15 @@ from timm.models.vision_transformer import VisionTransformer as TimmTransformer
 
 import vit
 from vit.attention import SelfAttention
-from vit.explain import attend, blocks_of_rows, rollout
+from vit.explain import attend, blocks_of_rows, fused, raw, rollout
 
 NETS = {
-    "class token": dict(img_size=32),
-    "registers": dict(img_size=32, reg_tokens=4, no_embed_class=True),
-    "mean of patches": dict(img_size=32, class_token=False, global_pool="avg"),
-    "mean, with class token": dict(img_size=32, global_pool="avg"),
-    "16x8": dict(img_size=(128, 64)),
-    "1x7": dict(img_size=(8, 56)),
+    "class token": {"img_size": 32},
+    "registers": {"img_size": 32, "reg_tokens": 4, "no_embed_class": True},
+    "mean of patches": {"img_size": 32, "class_token": False, "global_pool": "avg"},
+    "mean, with class token": {"img_size": 32, "global_pool": "avg"},
+    "16x8": {"img_size": (128, 64)},
+    "1x7": {"img_size": (8, 56)},
 }
 
 
@@ -45,13 +45,13 @@ def redrawn(net: TimmTransformer, qkv: float) -> TimmTransformer:
 
 def timm_net(depth: int = 2, **changes) -> TimmTransformer:
     """A small network of timm's."""
-    plain = dict(img_size=32, patch_size=8, embed_dim=24, num_heads=3, num_classes=5)
+    plain = {"img_size": 32, "patch_size": 8, "embed_dim": 24, "num_heads": 3, "num_classes": 5}
     return redrawn(TimmTransformer(depth=depth, **{**plain, **changes}), qkv=12)
 
 
 def our_net(reference: TimmTransformer, depth: int = 2, **changes) -> vit.VisionTransformer:
     """Our network with timm's weights, loaded strictly."""
-    plain = dict(img_size=32, patch_size=8, embed_dim=24, num_heads=3, num_classes=5)
+    plain = {"img_size": 32, "patch_size": 8, "embed_dim": 24, "num_heads": 3, "num_classes": 5}
     net = vit.VisionTransformer(depth=depth, **{**plain, **changes}).eval()
     net.load_state_dict(reference.state_dict(), strict=True)
     return net
@@ -138,6 +138,65 @@ def test_other_readings_of_the_definition_differ_from_ours():
     largest = full_rollout([weights.amax(dim=1, keepdim=True) for weights in maps])
     for other in (first_to_last, without_identity, largest, full_rollout(maps).mT):
         assert ((other[:, 0, 5:] - ours).abs().amax(dim=1) > 0.05 * ours.amax(dim=1)).all()
+
+
+def variant_maps(maps: list[torch.Tensor], heads: str, discard: float) -> list[torch.Tensor]:
+    """One map per layer in place of its heads: row by row, as the definition reads."""
+    out = []
+    for weights in maps:
+        one = {"mean": weights.mean(1), "max": weights.amax(1), "min": weights.amin(1)}[heads]
+        one = one.clone()
+        for row in one.flatten(0, 1):
+            by_size = sorted(range(len(row)), key=lambda index: (float(row[index]), index))
+            row[by_size[: int(discard * len(row))]] = 0
+            row.div_(row.sum())
+        out.append(one[:, None])
+    return out
+
+
+@pytest.mark.parametrize("discard", [0.0, 0.3, 0.9])
+@pytest.mark.parametrize("heads", ["mean", "max", "min"])
+@pytest.mark.parametrize("kind", ["registers", "mean of patches", "1x7"])
+def test_variants_equal_the_oracle(kind, heads, discard):
+    reference, net = both(3, **NETS[kind])
+    images = pictures(net)
+    maps = variant_maps(timm_maps(reference, images), heads, discard)
+    product, prefix = full_rollout(maps), net.num_prefix_tokens
+    row = product[:, 0] if prefix else product.mean(dim=1)
+    heat = rollout(net.double(), images.double(), heads=heads, discard=discard, row_block=5)
+    torch.testing.assert_close(heat.flatten(1), row[:, prefix:], rtol=1e-10, atol=1e-13)
+    plain = rollout(net, images.double())
+    assert (heads, discard) == ("mean", 0) or not torch.allclose(heat, plain, rtol=1e-5)
+
+
+def test_of_equal_entries_the_first_are_discarded():
+    weights = torch.full((1, 2, 1, 4), 0.25)
+    assert torch.equal(fused(weights, "mean", 0.5), torch.tensor([[[0, 0, 0.5, 0.5]]]))
+    assert torch.equal(fused(weights, "mean", 0.2), torch.full((1, 1, 4), 0.25))  # 0.8 of an entry
+
+
+@pytest.mark.parametrize("heads", ["mean", "max", "min"])
+def test_fused_rows_sum_to_one(heads):
+    weights = torch.randn(2, 3, 4, 50, generator=torch.manual_seed(0)).softmax(dim=-1)
+    for discard in (0.0, 0.5, 0.99):
+        rows = fused(weights, heads, discard)
+        torch.testing.assert_close(rows.sum(dim=-1), torch.ones(2, 4), rtol=1e-5, atol=0)
+        assert (rows == 0).sum(dim=-1).eq(int(discard * 50)).all()
+
+
+@pytest.mark.parametrize("head", [None, 0, 2])
+@pytest.mark.parametrize("layer", [0, 2, -1, -3])
+@pytest.mark.parametrize("kind", NETS)
+def test_raw_equals_the_oracle(kind, layer, head):
+    reference, net = both(3, **NETS[kind])
+    images, prefix = pictures(net), net.num_prefix_tokens
+    weights = timm_maps(reference, images)[layer]
+    one = weights.mean(dim=1) if head is None else weights[:, head]
+    pooled = net.architecture.global_pool == "avg"
+    row = one[:, prefix:].mean(dim=1) if pooled else one[:, 0]
+    heat = raw(net.double(), images.double(), layer=layer, head=head, row_block=7)
+    assert heat.shape[1:] == net.grid_size
+    torch.testing.assert_close(heat.flatten(1), row[:, prefix:], rtol=1e-10, atol=1e-13)
 
 
 @pytest.mark.parametrize("name", ["vit_tiny_patch16_224", "vit_small_patch14_reg4_dinov2"])
@@ -301,9 +360,13 @@ def test_no_more_rows_than_asked_for(monkeypatch):
     assert formed == [1, 7, 7, 3]  # the last layer, then all 17 rows of the first
 
 
-def test_a_vector_without_weight_stays_without():
-    module, x = SelfAttention(6, 2), torch.randn(2, 4, 6)
-    assert torch.equal(attend(module, x, torch.zeros(2, 4), 2), torch.zeros(2, 4))
+def test_each_image_has_its_own_query():
+    """Also where the rows that one image asks for are not those of another; none asked: none."""
+    module, x = SelfAttention(6, 2), torch.randn(3, 5, 6, generator=torch.manual_seed(0))
+    v = torch.tensor([[0, 1.0, 0, 0, 0], [0, 0, 0, 0.5, 0.5], [0, 0, 0, 0, 0]])
+    expected = (v[:, None] @ module.weights(x).mean(dim=1))[:, 0]
+    torch.testing.assert_close(attend(module, x, v, 2, fused), expected)
+    assert torch.equal(attend(module, x, torch.zeros(3, 5), 2, fused), torch.zeros(3, 5))
 
 
 # --- Nothing is left behind --------------------------------------------------------------------
@@ -369,17 +432,35 @@ def test_nothing_is_kept_between_calls():
     ("arguments", "message"),
     [
         (
-            dict(layers=slice(2, 2)),
+            {"layers": slice(2, 2)},
             r"layers \(slice\(2, 2, None\)\) selects none of the network's 2",
         ),
-        (dict(layers=slice(None, None, -1)), "neighbouring layers, without step"),
-        (dict(row_block=0), r"row_block \(0\) must be at least 1"),
+        ({"layers": slice(None, None, -1)}, "neighbouring layers, without step"),
+        ({"row_block": 0}, r"row_block \(0\) must be at least 1"),
+        ({"heads": "sum"}, r'heads \("sum"\) must be one of mean, max, min'),
+        ({"discard": 1}, r"discard \(1\) must be at least 0 and below 1"),
+        ({"discard": -0.1}, r"discard \(-0\.1\) must be at least 0 and below 1"),
     ],
 )
 def test_wrong_arguments_are_named(arguments, message):
     _, net = both(2)
     with pytest.raises(ValueError, match=message):
         rollout(net, pictures(net), **arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"layer": 2}, r"layer \(2\) must be from -2 to 1"),
+        ({"layer": -3}, r"layer \(-3\) must be from -2 to 1"),
+        ({"head": 3}, r"head \(3\) must be from 0 to 2"),
+        ({"head": -1}, r"head \(-1\) must be from 0 to 2"),
+    ],
+)
+def test_there_is_no_such_layer_or_head(arguments, message):
+    _, net = both(2)
+    with pytest.raises(ValueError, match=message):
+        raw(net, pictures(net), **arguments)
 
 
 def test_a_single_image_needs_a_batch_dimension():

@@ -93,8 +93,13 @@ def captions(figure) -> list[str]:
 
 def history(top1=(0.5, 0.75, 0.75, 0.7), nll=(1.0, 0.8, 0.6, 0.7)) -> list[dict]:
     return [
-        dict(epoch=n + 1, lr=0.01 / (n + 1), train_loss=2 / (n + 1), train_top1=0.2 * (n + 1))
-        | dict(val_top1=right, val_nll=loss)
+        {
+            "epoch": n + 1,
+            "lr": 0.01 / (n + 1),
+            "train_loss": 2 / (n + 1),
+            "train_top1": 0.2 * (n + 1),
+        }
+        | {"val_top1": right, "val_nll": loss}
         for n, (right, loss) in enumerate(zip(top1, nll, strict=True))
     ]
 

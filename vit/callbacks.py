@@ -70,7 +70,11 @@ class Recorder(Callback):
         seconds = time.perf_counter() - self.started
         epoch = trainer.current_epoch + 1
         module.finish_epoch()
-        row = {"epoch": epoch, "step": trainer.global_step, "lr": trainer.optimizers[0].param_groups[0]["lr"]}
+        row = {
+            "epoch": epoch,
+            "step": trainer.global_step,
+            "lr": trainer.optimizers[0].param_groups[0]["lr"],
+        }
         row |= {f"train_{name}": value for name, value in module.train_score.items()}
         val = module.predictions.score() if module.predictions else {}
         row |= {f"val_{name}": val.get(name) for name in ("top1", "nll")}

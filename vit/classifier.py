@@ -14,8 +14,8 @@ from torch import Tensor
 
 from vit.augment import Augment
 from vit.config import Optim
-from vit.data import mix
 from vit.images import Preprocess
+from vit.loaders import mix
 from vit.metrics import Predictions
 from vit.model import VisionTransformer
 from vit.normalise import normalise

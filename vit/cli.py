@@ -6,6 +6,7 @@ Ctrl-C / SIGTERM.
 
 import argparse
 import logging
+import os
 import sys
 from importlib import import_module
 
@@ -59,6 +60,9 @@ def train(arguments: list[str] | None = None) -> int:
 
 def carry_out(name: str, words: list[str], program: str) -> int:
     """Runs one command and turns its exceptions into one line and an exit code."""
+    # Threads of PyTorch's OpenMP that wait for each other by spinning slow a small network down
+    # twenty times as soon as another program uses a core; read once, when torch is imported.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     command = import_module(f"vit.commands.{name}")
     parser = Parser(prog=program, description=COMMANDS[name], allow_abbrev=False)
     command.add_arguments(parser)
@@ -89,7 +93,9 @@ def overrides(words: list[str]) -> dict[str, str]:
     while rest:
         word = rest.pop(0)
         if not word.startswith("--"):
-            raise ValueError(f'"{word}" is not understood: settings are given as --section.name VALUE')
+            raise ValueError(
+                f'"{word}" is not understood: settings are given as --section.name VALUE'
+            )
         key, equals, value = word[2:].partition("=")
         if not equals:
             from vit.config import check_keys

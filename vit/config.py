@@ -326,7 +326,7 @@ def load(name: str, overrides: dict[str, Any] | None = None) -> Config:
     trainer = flat.pop("trainer", None) or {}
     arguments = [f"--{key}={as_text(value)}" for key, value in (flat | (overrides or {})).items()]
     try:
-        parsed = (parser := make_parser()).instantiate_classes(parser.parse_args(arguments))
+        parsed = (parser := make_parser()).instantiate(parser.parse_args(arguments))
     except (ArgumentError, ValueError, TypeError) as error:
         raise ValueError(in_plain_words(str(error))) from error
     config = Config(parsed.data, parsed.model, parsed.optim, parsed.run, trainer | parsed.trainer)

@@ -1,26 +1,14 @@
-"""The images of a run as batches for Lightning: loaded once, kept on the device as uint8.
+"""The images of a run, for Lightning: scanned, divided, and loaded part by part."""
 
-n images of a part, b batch size: one batch of n where n < b, else floor(n / b) batches of exactly
-b in training (the rest returns in another epoch's order); all images, once, in evaluation.
-"""
-
-import hashlib
-import logging
-import os
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import torch
 from lightning.pytorch import LightningDataModule
-from torch import Tensor
 
 from vit import datasets, runs
 from vit.config import Data
 from vit.datasets import Item
-from vit.images import Preprocess, UnreadableImage, fit
-
-log = logging.getLogger("vit")
+from vit.images import Preprocess
+from vit.loaders import EvalLoader, Part, TrainLoader
 
 
 class ImageData(LightningDataModule):
@@ -80,7 +68,7 @@ class ImageData(LightningDataModule):
         rows = [{"split": i.split, "class": i.label, "id": i.id} for i in self.items]
         runs.write(path, rows)
 
-    def load(self, part: str) -> "Part":
+    def load(self, part: str) -> Part:
         """Reads the images of a part, once."""
         if part not in self.parts:
             self.parts[part] = Part.read(self.source, self.of(part), self.classes, self.preprocess)
@@ -92,7 +80,7 @@ class ImageData(LightningDataModule):
             if self.of(part):
                 self.load(part).to(self.trainer.strategy.root_device)
 
-    def train_dataloader(self) -> "TrainLoader":
+    def train_dataloader(self) -> TrainLoader:
         """Batches (images, labels) in an order drawn anew for each epoch."""
         trainer = self.trainer
 
@@ -108,140 +96,17 @@ class ImageData(LightningDataModule):
             trainer.world_size,
         )
 
-    def val_dataloader(self) -> "EvalLoader | list":
+    def val_dataloader(self) -> EvalLoader | list:
         """Batches (images, labels, numbers) of the validation part, nothing where there is none."""
         return self.eval_loader("val") if self.of("val") else []
 
-    def test_dataloader(self) -> "EvalLoader":
+    def test_dataloader(self) -> EvalLoader:
         """Batches (images, labels, numbers) of the test part."""
         return self.eval_loader("test")
 
-    def eval_loader(self, part: str) -> "EvalLoader":
+    def eval_loader(self, part: str) -> EvalLoader:
         """Every image of a part once, in its own order, divided among the processes."""
         trainer = self.trainer
         return EvalLoader(
             self.load(part), self.config.batch_size, trainer.global_rank, trainer.world_size
         )
-
-
-class Part:
-    """The pixels of one part of a data set.
-
-    Attributes:
-        images: uint8 (n, 3, height, width).
-        labels: int64 (n,).
-        items: what they are, in the same order.
-    """
-
-    def __init__(self, images: Tensor, labels: Tensor, items: list[Item]):
-        self.images, self.labels, self.items = images, labels, items
-
-    @classmethod
-    def read(cls, source, items: list[Item], classes: list[str], preprocess: Preprocess) -> "Part":
-        """Opens and fits every image; unreadable ones are left out and reported by name.
-
-        Raises:
-            ValueError: none of them is readable.
-        """
-        images = torch.empty(len(items), 3, *preprocess.size, dtype=torch.uint8)
-
-        def open_one(row: int) -> str | None:
-            try:
-                photo = source.open(items[row], preprocess.resized)
-            except (UnreadableImage, OSError) as error:
-                return str(error)
-            images[row] = torch.from_numpy(fit(photo, preprocess).pixels).permute(2, 0, 1)
-            return None
-
-        with ThreadPoolExecutor(os.cpu_count()) as pool:
-            problems = list(pool.map(open_one, range(len(items))))
-        for problem in filter(None, problems):
-            log.warning("left out: %s", problem)
-        good = [row for row, problem in enumerate(problems) if problem is None]
-        if not good:
-            raise ValueError(f"none of {len(items)} images could be read")
-        items = [items[row] for row in good]
-        number = {name: i for i, name in enumerate(classes)}
-        labels = torch.tensor([number[item.label] for item in items])
-        return cls(images if len(good) == len(images) else images[good], labels, items)
-
-    def to(self, device: torch.device) -> None:
-        """Moves the pixels and labels to a device."""
-        self.images, self.labels = self.images.to(device), self.labels.to(device)
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-
-class TrainLoader:
-    """Batches of a part in an order that (seed, epoch) fixes.
-
-    Where an iteration begins is asked of the trainer when its first batch is wanted, so that a
-    resumed run goes on with the very next batch; the loader itself remembers nothing.
-
-    Args:
-        part: the images.
-        batch_size: images per batch and process, b.
-        seed: of the order.
-        position: () -> (epoch, number of the next batch in it).
-        rank: which of the processes this is.
-        world_size: number of processes; all share one order, each takes its slice of every batch.
-
-    Raises:
-        ValueError: fewer images than processes.
-    """
-
-    def __init__(
-        self,
-        part: Part,
-        batch_size: int,
-        seed: int,
-        position: Callable[[], tuple[int, int]],
-        rank: int = 0,
-        world_size: int = 1,
-    ):
-        if len(part) < world_size:
-            raise ValueError(f"{len(part)} training images cannot feed {world_size} processes")
-        self.part, self.seed, self.position = part, seed, position
-        self.rank, self.world_size = rank, world_size
-        self.batch_size = min(batch_size * world_size, len(part))  # over all processes
-
-    def __len__(self) -> int:
-        return len(self.part) // self.batch_size
-
-    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        epoch, first = self.position()
-        generator = torch.Generator().manual_seed(mix(self.seed, epoch))
-        order = torch.randperm(len(self.part), generator=generator).to(self.part.images.device)
-        for batch in range(first, len(self)):
-            start = batch * self.batch_size
-            rows = order[start : start + self.batch_size][self.rank :: self.world_size]
-            yield self.part.images[rows], self.part.labels[rows]
-
-
-class EvalLoader:
-    """Every image of a part once: (images, labels, their numbers in the part).
-
-    Args:
-        part: the images.
-        batch_size: images per batch and process.
-        rank: which of the processes this is; each takes every world_size-th image.
-        world_size: number of processes.
-    """
-
-    def __init__(self, part: Part, batch_size: int, rank: int = 0, world_size: int = 1):
-        self.part, self.batch_size = part, batch_size
-        self.rows = torch.arange(rank, len(part), world_size, device=part.images.device)
-
-    def __len__(self) -> int:
-        return -(-len(self.rows) // self.batch_size)
-
-    def __iter__(self) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        for rows in self.rows.split(self.batch_size):
-            yield self.part.images[rows], self.part.labels[rows], rows
-
-
-def mix(*numbers: int) -> int:
-    """Numbers -> one seed in [0, 2^63) that looks unrelated for neighbouring numbers."""
-    text = " ".join(map(str, numbers)).encode()
-    return int.from_bytes(hashlib.sha256(text).digest()[:8], "big") >> 1

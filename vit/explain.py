@@ -7,8 +7,9 @@ B batch, L layers, T tokens = P prefix tokens + N patches, D embed_dim, H heads,
 R rows (queries) formed at once.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from itertools import islice
 
 import torch
@@ -17,6 +18,8 @@ from torch import Tensor
 from vit.attention import SelfAttention
 from vit.model import VisionTransformer
 
+OVER_HEADS = {"mean": torch.mean, "max": torch.amax, "min": torch.amin}
+
 
 @torch.no_grad()
 def rollout(
@@ -24,6 +27,8 @@ def rollout(
     images: Tensor,
     *,
     layers: slice | None = None,
+    heads: str = "mean",
+    discard: float = 0.0,
     row_block: int = 128,
 ) -> Tensor:
     """Attention rollout: images (B, in_chans, height, width) -> heat (B, rows, cols).
@@ -37,18 +42,72 @@ def rollout(
 
     Args:
         layers: which layers, counted from 0 at the image, as a slice without step; None: all.
+        heads: "mean" is the paper's; "max" and "min" are common variants and not the paper's.
+        discard: share of each attention row, its smallest entries, taken as 0; a fraction in
+            [0, 1), and not the paper's where it is above 0.
         row_block: rows of attention formed at once; the result does not depend on it.
 
     Raises:
         ValueError: images without batch dimension or of another size than the network's, no layer
-            selected, row_block below 1.
+            selected, another value of an argument than written here.
     """
+    if heads not in OVER_HEADS:
+        raise ValueError(f'heads ("{heads}") must be one of {", ".join(OVER_HEADS)}')
+    if not 0 <= discard < 1:
+        raise ValueError(f"discard ({discard}) must be at least 0 and below 1")
+    fuse = partial(fused, heads=heads, discard=discard)
     with evaluating(net):
         attention = collect(net, images, layers)
         v = query(net, attention[-1][1])  # (B, T)
         for module, x in reversed(attention):
-            v = 0.5 * attend(module, x, v, row_block) + 0.5 * v
+            v = 0.5 * attend(module, x, v, row_block, fuse) + 0.5 * v
     return on_grid(net, v)
+
+
+@torch.no_grad()
+def raw(
+    net: VisionTransformer,
+    images: Tensor,
+    *,
+    layer: int = -1,
+    head: int | None = None,
+    row_block: int = 128,
+) -> Tensor:
+    """One layer's attention, the query row: images (B, C, height, width) -> heat (B, rows, cols).
+
+    As unnormalised as `rollout`: 1 minus the sum of a map is the share on the prefix tokens.
+
+    Args:
+        layer: counted from 0 at the image, or from -1 at the head.
+        head: one head, counted from 0; None: their mean.
+        row_block: rows of attention formed at once; the result does not depend on it.
+
+    Raises:
+        ValueError: no such layer or head, or images as in `rollout`.
+    """
+    depth = len(net.blocks)
+    if not -depth <= layer < depth:
+        raise ValueError(f"layer ({layer}) must be from {-depth} to {depth - 1}")
+    count = net.blocks[layer].attn.num_heads
+    if head is not None and not 0 <= head < count:
+        raise ValueError(f"head ({head}) must be from 0 to {count - 1}")
+    fuse = fused if head is None else lambda weights: weights[:, head]
+    with evaluating(net):
+        [(module, x)] = collect(net, images, slice(layer % depth, layer % depth + 1))
+        v = attend(module, x, query(net, x), row_block, fuse)
+    return on_grid(net, v)
+
+
+def fused(weights: Tensor, heads: str = "mean", discard: float = 0.0) -> Tensor:
+    """All heads' attention as one: (B, H, R, T) -> (B, R, T), each row sums to 1."""
+    rows = OVER_HEADS[heads](weights, dim=1)
+    smallest = int(discard * rows.shape[-1])
+    if smallest:
+        order = rows.argsort(dim=-1, stable=True)  # of equal ones the first counts as smaller
+        rows = rows.scatter(-1, order[..., :smallest], 0.0)
+    if heads == "mean" and not smallest:
+        return rows
+    return rows / rows.sum(dim=-1, keepdim=True)
 
 
 def collect(
@@ -80,18 +139,22 @@ def query(net: VisionTransformer, x: Tensor) -> Tensor:
     return v
 
 
-def attend(module: SelfAttention, x: Tensor, v: Tensor, row_block: int) -> Tensor:
-    """v E_h A: row vectors (B, T) times the head mean of the attention on x (B, T, D) -> (B, T).
+def attend(
+    module: SelfAttention, x: Tensor, v: Tensor, row_block: int, fuse: Callable[[Tensor], Tensor]
+) -> Tensor:
+    """v A: row vectors (B, T) times the fused attention on the tokens x (B, T, D) -> (B, T).
 
     Rows that v gives no weight are not formed: a class token's first step needs only its own.
+
+    Args:
+        fuse: all heads' weights as one, (B, H, R, T) -> (B, R, T).
     """
     product = torch.zeros_like(v)
     asked = v.any(dim=0).nonzero().flatten().tolist()  # rows with weight in some image
     if not asked:
         return product
     for rows, weights in blocks_of_rows(module, x, range(asked[0], asked[-1] + 1), row_block):
-        mean = weights.to(v.dtype).mean(dim=1)  # (B, R, T)
-        product += (v[:, None, rows] @ mean)[:, 0]
+        product += (v[:, None, rows] @ fuse(weights.to(v.dtype)))[:, 0]
     return product
 
 

@@ -79,7 +79,7 @@ def lines(axes, epochs: np.ndarray, train: np.ndarray, validation: np.ndarray, k
     """Training and, where there is any, validation against the epochs."""
     axes.plot(epochs, train, color=BLUE, marker=marker(epochs), label="training")
     if np.isfinite(validation).any():
-        style = dict(color=VERMILION, linestyle="--", marker=marker(epochs))
+        style = {"color": VERMILION, "linestyle": "--", "marker": marker(epochs)}
         axes.plot(epochs, validation, label=kind, **style)
 
 
@@ -152,7 +152,7 @@ def confusion(matrix, classes, path, title: str) -> Path:
 
 def write_counts(axes, counts: np.ndarray, darkness: np.ma.MaskedArray) -> None:
     """The counts (C, C) above 0 in their cells, white on dark ones; empty rows say so."""
-    style = dict(ha="center", va="center", fontsize=8)
+    style = {"ha": "center", "va": "center", "fontsize": 8}
     for row, col in zip(*counts.nonzero(), strict=True):
         colour = "white" if darkness[row, col] > 0.55 else "black"
         axes.text(col, row, str(counts[row, col]), color=colour, **style)

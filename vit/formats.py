@@ -27,7 +27,7 @@ def is_image(path: str | os.PathLike) -> bool:
         with open(path, "rb") as stream:
             head = stream.read(16)
             return any(_accepts(name, head) for name in _SIGNED) or bool(open_image(stream))
-    except Exception:  # noqa: BLE001 - as in read
+    except Exception:
         return False
 
 

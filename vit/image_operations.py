@@ -186,7 +186,7 @@ def _brightness_table(images, index, strength):
 
 def _contrast_table(images, index, strength):
     mean = _grey(images).mean((1, 2))[:, None, None]
-    mixed = _add_scaled(_levels(images) * (1 + strength), mean, -strength)
+    mixed = torch.addcmul(_levels(images) * (1 + strength), mean, -strength)
     return mixed.clamp_(0, 255).to(torch.uint8)
 
 
@@ -220,6 +220,10 @@ def _equalize_table(images, index, strength):
 
 
 # --- operations on a pixel and its surroundings ---------------------------------------------------
+#
+# torchvision blends with add_(other, alpha=factor). Alpha cannot differ per image; addcmul can, and
+# rounds once as well (a fused multiply-add): rounded twice, a blend that is a whole number, that of
+# every grey pixel, would often end one level lower.
 
 
 def _grey(images) -> torch.Tensor:
@@ -228,21 +232,10 @@ def _grey(images) -> torch.Tensor:
     return red.mul(0.2989).add_(green, alpha=0.587).add_(blue, alpha=0.114).floor_()
 
 
-def _add_scaled(base, other, factor) -> torch.Tensor:
-    """float32 base + factor * other, rounded once.
-
-    torchvision blends with `add_(other, alpha=factor)`, a fused multiply-add, but alpha cannot
-    differ per image. Rounded twice, a blend that is a whole number (that of every grey pixel) may
-    fall one grey level short. Apple's GPUs have no float64: there it does.
-    """
-    wide = torch.float32 if base.device.type == "mps" else torch.float64
-    return torch.addcmul(base.to(wide), other.to(wide), factor.to(wide)).float()
-
-
 def _color(images, operation, strength):
     """Towards grey (all grey at strength -1) or away from it."""
     strength = beside(strength[:, None, None, None], images)
-    mixed = _add_scaled(images * (1 + strength), _grey(images)[:, None], -strength)
+    mixed = torch.addcmul(images * (1 + strength), _grey(images)[:, None], -strength)
     return mixed.clamp_(0, 255).to(torch.uint8)
 
 
@@ -254,7 +247,7 @@ def _sharpness(images, operation, strength):
     inner = exact[:, :, 1:-1, 1:-1]
     total = rows[..., :-2] + rows[..., 1:-1] + rows[..., 2:] + 4 * inner
     blurred = total.div_(13).round_()  # thirteenths are never half-way: safe to round
-    sharp = _add_scaled(inner, blurred - inner, -strength).clamp_(0, 255)
+    sharp = torch.addcmul(inner, blurred - inner, -strength).clamp_(0, 255)
     changed = images.clone()
     changed[:, :, 1:-1, 1:-1] = sharp.to(torch.uint8)
     return changed

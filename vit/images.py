@@ -22,8 +22,9 @@ __all__ = ["Fitted", "Photo", "Preprocess", "UnreadableImage", "fit", "is_image"
 
 MAX_PIXELS = 2**28  # 268 million, 1 GB in memory: the 200-megapixel photos of phones pass
 FITS = ("crop", "pad", "squash")
-INTERPOLATIONS = tuple(name.lower() for name in Image.Resampling.__members__)
+INTERPOLATIONS = ("nearest", "bilinear", "bicubic", "lanczos", "box", "hamming")
 
+_STRIP = 16  # a photo of more than this many parts is not resized as a whole
 _JPEG = ("JPEG", "MPO")
 _ORIENTATION = 274  # EXIF and TIFF tag
 _TURN = {
@@ -167,29 +168,22 @@ def read(
 
 
 def fit(photo: Photo, preprocess: Preprocess) -> Fitted:
-    """Photo -> (height, width, 3) network pixels, timm's evaluation transform within rounding.
-
-    Only the visible part is resized, straight from the photo (`box`): a strip of 1 x 10,000 pixels
-    is no trouble.
-    """
+    """Photo -> (height, width, 3) network pixels, timm's evaluation transform within rounding."""
     full, size = (photo.height, photo.width), preprocess.size
     resized = _resized(full, preprocess)
-    scale = [f / r for f, r in zip(full, resized, strict=True)]  # photo pixels per network pixel
-    offset = [_offset(r, s) for r, s in zip(resized, size, strict=True)]
-    start = [max(0, -o) for o in offset]  # the rows and columns from start to stop show the photo
-    stop = [a + min(r, s) for a, r, s in zip(start, resized, size, strict=True)]
-    y0, x0 = ((a + o) * k for a, o, k in zip(start, offset, scale, strict=True))
-    y1, x1 = (min((b + o) * k, f) for b, o, k, f in zip(stop, offset, scale, full, strict=True))
+    y, x = (whole / now for whole, now in zip(full, resized, strict=True))  # scale back
+    up, across = (_offset(now, wanted) for now, wanted in zip(resized, size, strict=True))
+    top, left = max(0, up), max(0, across)
+    bottom, right = min(resized[0], up + size[0]), min(resized[1], across + size[1])
 
-    shown = (stop[1] - start[1], stop[0] - start[0])  # (width, height), Pillow's order
-    method = Image.Resampling[preprocess.interpolation.upper()]
-    part = photo.image.resize(shown, method, box=_in_image(photo, (x0, y0, x1, y1)))
     pixels = np.empty((*size, 3), np.uint8)
     pixels[:] = [round(255 * value) for value in preprocess.mean]
-    pixels[start[0] : stop[0], start[1] : stop[1]] = np.asarray(part)
-    shift = [o * k for o, k in zip(offset, scale, strict=True)]
-    affine = np.array([[scale[1], 0.0, shift[1]], [0.0, scale[0], shift[0]]])
-    return Fitted(pixels, affine, (x0, y0, x1, y1))
+    method = Image.Resampling[preprocess.interpolation.upper()]
+    part = _resize(photo, resized, (left, top, right, bottom), method)
+    pixels[top - up : bottom - up, left - across : right - across] = part
+    affine = np.array([[x, 0.0, across * x], [0.0, y, up * y]])
+    seen = (left * x, top * y, min(right * x, full[1]), min(bottom * y, full[0]))
+    return Fitted(pixels, affine, seen)
 
 
 def _resized(full: tuple[int, int], preprocess: Preprocess) -> tuple[int, int]:
@@ -210,12 +204,22 @@ def _offset(resized: int, size: int) -> int:
     return round((resized - size) / 2) if resized >= size else -((size - resized) // 2)
 
 
-def _in_image(photo: Photo, box: Box) -> Box:
-    """A box on the full-resolution photo -> the same on the possibly smaller `photo.image`."""
-    left, top, right, bottom = photo.box or (0, 0, *photo.image.size)
-    x, y = (right - left) / photo.width, (bottom - top) / photo.height
-    inner = (left + box[0] * x, top + box[1] * y, left + box[2] * x, top + box[3] * y)
-    return tuple(min(value, side) for value, side in zip(inner, photo.image.size * 2, strict=True))
+def _resize(
+    photo: Photo, size: tuple[int, int], part: tuple[int, int, int, int], method: Image.Resampling
+) -> np.ndarray:
+    """The part (left, top, right, bottom) of the photo resized to size (height, width), as uint8.
+
+    Pillow's two passes round in between, and their order depends on the sizes: only the whole photo
+    resized gives timm's pixels. A long strip would be huge then; of that only the part is made.
+    """
+    box = x0, y0, x1, y1 = photo.box or (0, 0, *photo.image.size)
+    left, top, right, bottom = part
+    if size[0] * size[1] <= _STRIP * (right - left) * (bottom - top):
+        whole = np.asarray(photo.image.resize(size[::-1], method, box=box))
+        return whole[top:bottom, left:right]
+    x, y = (x1 - x0) / size[1], (y1 - y0) / size[0]
+    box = (x0 + left * x, y0 + top * y, min(x0 + right * x, x1), min(y0 + bottom * y, y1))
+    return np.asarray(photo.image.resize((right - left, bottom - top), method, box=box))
 
 
 def _decode(stream: BinaryIO, at_least: tuple[int, int] | None, max_pixels: int) -> Photo:
@@ -265,7 +269,7 @@ def _orientation(image: Image.Image, notes: list[str]) -> int:
     """The EXIF (or XMP) orientation, 1 to 8; whatever is wrong with it is noted and means 1."""
     try:
         value = image.getexif().get(_ORIENTATION, 1)
-    except Exception as error:  # noqa: BLE001 - SyntaxError and more, though the pixels are good
+    except Exception as error:
         notes.append(f"EXIF ignored: {_reason(error)}")
         return 1
     if value in range(1, 9):
@@ -277,7 +281,7 @@ def _orientation(image: Image.Image, notes: list[str]) -> int:
 def _other_frames(image: Image.Image) -> list[str]:
     try:
         count = getattr(image, "n_frames", 1)
-    except Exception as error:  # noqa: BLE001 - the first frame is good all the same
+    except Exception as error:
         return [f"later frames are broken: {_reason(error)}"]
     return [f"first of {count} frames"] if count > 1 else []
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import torch
 
 from vit import datasets
-from vit.data import Part
 from vit.datasets import Item
+from vit.loaders import Part
 from vit.metrics import Predictions
 from vit.model_file import TrainedModel
 from vit.normalise import normalise
@@ -38,12 +38,12 @@ def evaluate(
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     net = model.net.to(device).eval()
     pieces, first = [], 0
-    with torch.inference_mode():
-        for some in chunks(items, batch_size):
-            part = Part.read(opened, some, model.classes, model.preprocess)
+    for some in chunks(items, batch_size):
+        part = Part.read(opened, some, model.classes, model.preprocess)
+        with torch.inference_mode():
             logits = net(normalise(part.images.to(device), model.preprocess))
-            pieces.append((logits.cpu(), part.labels, torch.arange(len(part)) + first))
-            first += len(part)
+        pieces.append((logits.cpu(), part.labels, torch.arange(len(part)) + first))
+        first += len(part)
     predictions = Predictions.of(pieces)
     confusion = predictions.confusion().tolist()
     result = {"source": source, "split": split, **predictions.score()}

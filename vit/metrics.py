@@ -36,7 +36,9 @@ class Predictions:
     def score(self) -> dict[str, float]:
         """top1 (fraction), nll (mean negative log-likelihood, nats), and the counts behind top1."""
         correct = int((self.logits.argmax(dim=1) == self.labels).sum())
-        nll = F.cross_entropy(self.logits.double(), self.labels)  # a sum that no batch size shows in
+        nll = F.cross_entropy(
+            self.logits.double(), self.labels
+        )  # a sum that no batch size shows in
         count = len(self.labels)
         return {"top1": correct / count, "nll": float(nll), "correct": correct, "count": count}
 

@@ -102,7 +102,9 @@ class Architecture:
     @classmethod
     def from_dict(cls, values: dict) -> "Architecture":
         """The inverse of `non_defaults`; keys that are no field are ignored (a later version's)."""
-        return cls(**{field.name: values[field.name] for field in fields(cls) if field.name in values})
+        return cls(
+            **{field.name: values[field.name] for field in fields(cls) if field.name in values}
+        )
 
 
 class Mlp(nn.Module):

@@ -7,7 +7,7 @@ lets `timm.create_model("local-dir:FOLDER", pretrained=True)` build the same net
 
 import json
 import platform
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
 
@@ -80,17 +80,14 @@ def save(
 def for_timm(architecture: Architecture, classes: list[str], preprocess: Preprocess) -> dict:
     """config.json in timm's form: a base name, and all arguments that make it ours."""
     a = architecture
-    arguments = {
-        name: getattr(a, name)
-        for name in ("img_size", "patch_size", "in_chans", "embed_dim", "depth", "num_heads")
-        + ("mlp_ratio", "qkv_bias", "init_values", "class_token", "reg_tokens", "no_embed_class")
-        + ("global_pool",)
-    }
+    arguments = asdict(a) | {"fc_norm": a.norm_after_pool}
+    for name in ("num_classes", "drop_rate", "drop_path_rate"):  # not of the weights
+        del arguments[name]
     crop_mode = {"crop": "center", "pad": "border", "squash": "squash"}[preprocess.fit]
     return {
         "architecture": "vit_tiny_patch16_224",
         "num_classes": a.num_classes,
-        "model_args": arguments | {"fc_norm": a.norm_after_pool},
+        "model_args": arguments,
         "pretrained_cfg": {
             "input_size": [a.in_chans, *preprocess.size],
             "mean": list(preprocess.mean),

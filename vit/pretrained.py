@@ -56,7 +56,9 @@ def architecture_of(module: "timm.models.VisionTransformer") -> Architecture:
         num_heads=block.attn.num_heads,
         mlp_ratio=block.mlp.fc1.out_features / module.embed_dim,
         qkv_bias=block.attn.qkv.bias is not None,
-        init_values=getattr(block.ls1, "init_values", 1e-5) if hasattr(block.ls1, "gamma") else None,
+        init_values=getattr(block.ls1, "init_values", 1e-5)
+        if hasattr(block.ls1, "gamma")
+        else None,
         class_token=module.cls_token is not None,
         reg_tokens=module.num_reg_tokens,
         no_embed_class=module.no_embed_class,

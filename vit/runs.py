@@ -8,6 +8,7 @@ import csv
 import io
 import json
 import os
+import shutil
 from pathlib import Path
 
 # Child processes of a distributed run find the folder that the launching process made here.
@@ -40,6 +41,11 @@ class RunFolder:
     def picture(self, name: str) -> Path:
         """Where the picture `name` goes."""
         return self.path / f"{name}.png"
+
+    def remove_if_unused(self) -> None:
+        """Removes the folder of a run that failed before its first step."""
+        if not self.config.exists():
+            shutil.rmtree(self.path, ignore_errors=True)
 
     def read_summary(self) -> dict:
         """The content of summary.json."""

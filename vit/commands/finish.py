@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from vit import explain, figures, model_file, runs
-from vit.data import Part, mix
+from vit.loaders import Part, mix
 from vit.metrics import Predictions
 
 if TYPE_CHECKING:
@@ -102,7 +102,9 @@ def draw(parts: "Assembly", part: str, predictions: Predictions | None) -> None:
             f"{words}, mistakes",
             [item.id for item in shown.items],
         )
-    draw_attention(parts, shown, f"{name}: where it looks ({WORDS[part]} images)")
+    layers = parts.config.model.depth
+    words = f"where it looks: attention rollout over all {layers} layers ({WORDS[part]} images)"
+    draw_attention(parts, shown, f"{name}: {words}")
 
 
 def draw_batch(parts: "Assembly", title: str) -> None:

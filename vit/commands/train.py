@@ -75,9 +75,14 @@ def train(name: str = "quickstart", **overrides: Any) -> Run:
 
 
 def start(config: Config) -> Run:
-    """Makes a run folder and trains in it."""
+    """Makes a run folder and trains in it; where nothing could begin, the folder goes again."""
     folder = runs.create(Path(config.run.root), config.run.name)
-    return carry_out(assemble(config, folder))
+    try:
+        parts = assemble(config, folder)
+    except BaseException:
+        folder.remove_if_unused()
+        raise
+    return carry_out(parts)
 
 
 def resume(path: str) -> Run:
@@ -108,8 +113,9 @@ def assemble(config: Config, folder: RunFolder, resumed: bool = False) -> Assemb
     from vit.augment import Augment
     from vit.callbacks import Recorder, ShowProgress, StopOnSignal
     from vit.classifier import Classifier
-    from vit.data import ImageData, mix
+    from vit.data import ImageData
     from vit.images import Preprocess
+    from vit.loaders import mix
     from vit.model import Architecture, VisionTransformer
 
     architecture = Architecture.from_dict(vars(config.model))
@@ -117,9 +123,6 @@ def assemble(config: Config, folder: RunFolder, resumed: bool = False) -> Assemb
     config = resolve(config, architecture)
     data = ImageData(config.data, preprocess, config.run.seed)
     classes = data.scan(folder.split if resumed else None)
-    if not resumed:
-        data.write_split(folder.split)
-        settings.save(config, folder.config)
     torch.manual_seed(mix(config.run.seed))
     net = VisionTransformer(architecture, num_classes=len(classes))
     net.use_attention(config.model.attention)
@@ -130,6 +133,9 @@ def assemble(config: Config, folder: RunFolder, resumed: bool = False) -> Assemb
     recorder = Recorder(folder, config.run.checkpoint_steps, config.optim.patience)
     shown = ShowProgress(recorder, config.run.progress)
     trainer = make_trainer(config, [recorder, shown, StopOnSignal(recorder)])
+    if not resumed:
+        data.write_split(folder.split)
+        settings.save(config, folder.config)
     return Assembly(folder, config, data, classifier, trainer)
 
 
@@ -145,7 +151,9 @@ def resolve(config: Config, architecture) -> Config:
         precision = "bf16" if has_bf16(device) else "32"
     attention = config.model.attention
     if attention == "auto":
-        rows, cols = (i // p for i, p in zip(architecture.img_size, architecture.patch_size, strict=True))
+        rows, cols = (
+            i // p for i, p in zip(architecture.img_size, architecture.patch_size, strict=True)
+        )
         dtype = torch.bfloat16 if precision == "bf16" else torch.float32
         attention = choose_path(device, dtype, architecture.num_prefix_tokens + rows * cols)
     root = config.data.root and str(Path(config.data.root).resolve())
@@ -183,13 +191,10 @@ def make_trainer(config: Config, callbacks: list) -> "Trainer":
     """Lightning's Trainer, one device unless `trainer.devices` says otherwise."""
     for name in ("lightning.pytorch", "lightning.fabric", "lightning"):
         logging.getLogger(name).setLevel(logging.ERROR)  # advertisements
-    # Each of these is answered by our own loader, which holds its images on the device and asks
-    # the trainer where to begin.
-    for text in (".*does not have many workers.*", ".*ended before the epoch ended.*"):
-        warnings.filterwarnings("ignore", text)
-    warnings.filterwarnings("ignore", ".*logging interval.*")
-    warnings.filterwarnings("ignore", ".*GPU available but not used.*")
-    warnings.filterwarnings("ignore", ".*LeafSpec.*")
+    # What these say is taken care of: our loader asks the trainer where to begin, there is no
+    # logger, and a run without validation says so itself.
+    for text in ("ended before the epoch", "logging interval", "across ranks is zero", "LeafSpec"):
+        warnings.filterwarnings("ignore", f".*{text}.*")
     from lightning.pytorch import Trainer
 
     ours = {
@@ -245,11 +250,15 @@ def print_help(parser: argparse.ArgumentParser) -> None:
 
     parser.print_help()
     helps = settings.help_texts()
-    print("\nsettings (--section.name VALUE), with quickstart's own values in configs/quickstart.yaml:")
+    print(
+        "\nsettings (--section.name VALUE), with quickstart's own values in configs/quickstart.yaml:"
+    )
     for section in (settings.Data, settings.Model, settings.Optim, settings.Run):
         for one in fields(section):
             name = f"{section.__name__.lower()}.{one.name}"
-            print(f"  --{name}\n        {helps[name]} ({settings.describe(one.type)}; {one.default})")
+            print(
+                f"  --{name}\n        {helps[name]} ({settings.describe(one.type)}; {one.default})"
+            )
     print("  --trainer.NAME\n        any argument of lightning.Trainer, as --trainer.devices 2")
 
 
@@ -281,7 +290,9 @@ def several(config: Config, count: int) -> None:
         report(run)
         results.append((seed, run.path, run.summary))
     part = "test" if "test" in results[0][2] else "val"
-    print(f"\n{'seed':>5} {'epoch':>6} {part + ' top-1':>12} {part + ' nll':>10} {'seconds':>8}  run")
+    print(
+        f"\n{'seed':>5} {'epoch':>6} {part + ' top-1':>12} {part + ' nll':>10} {'seconds':>8}  run"
+    )
     for seed, path, one in results:
         score = one.get(part) or {}
         print(

@@ -1,0 +1,37 @@
+"""What the tests share: real data where it is, and the command line as a user types it."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+# As the command line sets it: before torch is imported, here and in the processes started.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+ROOT = Path(__file__).parents[1]
+DATA = os.environ.get("VIT_TEST_DATA")
+
+
+@pytest.fixture(scope="session")
+def shared() -> Path:
+    """The folder of real test data that VIT_TEST_DATA names; tests that need it skip without."""
+    if not DATA or not (Path(DATA) / "data").is_dir():
+        pytest.skip("real data is not here: set VIT_TEST_DATA to the folder that holds data/")
+    return Path(DATA).resolve()
+
+
+@pytest.fixture(scope="session")
+def command():
+    """Runs `python train.py ...` or `python -m vit ...` in the repository; returns the process."""
+
+    def run(*words, script: str = "train.py", check: bool = True, **options):
+        start = [sys.executable, *(["-m", "vit"] if script == "vit" else [script])]
+        options = {"cwd": ROOT, "capture_output": True, "text": True} | options
+        done = subprocess.run([*start, *map(str, words)], check=False, **options)
+        if check:
+            assert done.returncode == 0, done.stdout + done.stderr
+        return done
+
+    return run

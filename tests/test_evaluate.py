@@ -1,0 +1,93 @@
+"""`vit evaluate` against the run's own numbers and by its messages."""
+
+import json
+
+import pytest
+import timm
+import torch
+
+import vit
+from vit.metrics import Predictions
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory, command):
+    root = tmp_path_factory.mktemp("runs")
+    command("--optim.epochs", 12, "--optim.warmup_epochs", 1, "--run.root", root)
+    return root / "quickstart" / "1"
+
+
+def evaluated(command, *words) -> dict:
+    return json.loads(command("evaluate", *words, script="vit").stdout)
+
+
+@pytest.mark.parametrize("batch_size", [1, 64, 1000])
+def test_equals_the_runs_own_test(run, command, batch_size):
+    own = json.loads((run / "summary.json").read_text())["test"]
+    again = evaluated(command, "digits", "--model", run, "--batch-size", batch_size)
+    assert own["top1"] > 0.3  # it has learned something
+    assert (again["correct"], again["count"], again["split"]) == (own["correct"], 360, "test")
+    assert again["nll"] == pytest.approx(own["nll"], abs=1e-6)
+    assert sum(map(sum, again["confusion"])) == 360
+    assert sum(again["confusion"][i][i] for i in range(10)) == own["correct"]
+
+
+def test_equals_the_runs_own_validation(run, command):
+    own = json.loads((run / "summary.json").read_text())
+    split = [line.split(",") for line in (run / "split.csv").read_text().splitlines()[1:]]
+    assert own["val"]["count"] == sum(row[0] == "val" for row in split) == 142
+
+
+def test_timm_loads_the_run_folder(run):
+    model = vit.load(run)
+    theirs = timm.create_model(f"local-dir:{run}", pretrained=True).eval()
+    images = torch.randn(4, 3, 8, 8)
+    with torch.inference_mode():
+        torch.testing.assert_close(theirs(images), model.net(images), atol=1e-5, rtol=1e-5)
+    assert all(torch.equal(v, theirs.state_dict()[k]) for k, v in model.net.state_dict().items())
+
+
+def test_a_folder_of_the_same_images_gives_the_same(run, command, tmp_path):
+    from vit.datasets import Digits
+
+    digits = Digits()
+    for item in digits.items():
+        if item.split == "test":
+            (tmp_path / "test" / item.label).mkdir(parents=True, exist_ok=True)
+            photo = digits.open(item, (8, 8))
+            photo.image.save(tmp_path / "test" / item.label / f"{item.id}.png")
+    own = json.loads((run / "summary.json").read_text())["test"]
+    output = tmp_path / "result.json"
+    again = evaluated(command, tmp_path, "--model", run / "model.safetensors", "--output", output)
+    assert (again["correct"], again["count"]) == (own["correct"], own["count"])
+    assert json.loads(output.read_text()) == again
+
+
+def test_messages(run, command, tmp_path):
+    (tmp_path / "zebra").mkdir()
+    from PIL import Image
+
+    Image.new("RGB", (9, 9)).save(tmp_path / "zebra" / "a.png")
+    for words, message, code in [
+        (["digits"], "the following arguments are required: --model", 2),
+        (["digits", "--model", tmp_path], "no model at", 2),
+        ([tmp_path, "--model", run], "has the class zebra, which the training images", 2),
+        ([tmp_path, "--model", run, "--split", "val"], "has no val part, only train", 2),
+        ([tmp_path / "none", "--model", run], "no folder", 2),
+        (["digits", "--model", run, "--batch-size", "0"], "--batch-size (0) must be", 2),
+    ]:
+        done = command("evaluate", *words, script="vit", check=False)
+        assert (done.returncode, done.stdout) == (code, "")
+        assert message in done.stderr
+        assert done.stderr.count("\n") == 1
+
+
+def test_score_and_confusion_by_hand():
+    logits = torch.tensor([[2.0, 0.0], [0.0, 1.0], [3.0, 0.0]])
+    late = (logits[1:], torch.tensor([1, 1]), torch.tensor([1, 2]))
+    predictions = Predictions.of([late, (logits[:1], torch.tensor([0]), torch.tensor([0]))])
+    assert predictions.confusion().tolist() == [[1, 0], [1, 1]]
+    score = predictions.score()
+    assert (score["correct"], score["count"], score["top1"]) == (2, 3, 2 / 3)
+    by_hand = (0.126928011 + 0.313261688 + 3.048587352) / 3
+    assert score["nll"] == pytest.approx(by_hand, abs=1e-8)

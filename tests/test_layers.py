@@ -1,0 +1,88 @@
+"""The direction of imports: each module imports only from a smaller level than its own."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[1] / "vit"
+LEVELS = [
+    "config runs attention patch_embed colour image_operations overlay metrics",
+    "images auto_augment",
+    "model augment datasets normalise",
+    "explain pretrained model_file loaders",
+    "data classifier inference figures",
+    "callbacks commands.finish",
+    "commands.train commands.evaluate",
+    "cli",
+    "__main__",
+]
+LEVEL = {name: level for level, names in enumerate(LEVELS) for name in names.split()}
+# For annotations alone, under `if TYPE_CHECKING:`; never executed.
+FOR_TYPES = {("commands.finish", "commands.train")}
+
+
+def imported(path: Path) -> set[str]:
+    """The modules of this package that a file imports, anywhere in it."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.module == "vit":
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("vit."):
+            found.add(node.module.removeprefix("vit."))
+    return found - {"__version__"}
+
+
+def modules() -> dict[str, Path]:
+    paths = [path for path in PACKAGE.rglob("*.py") if path.name != "__init__.py"]
+    return {
+        path.relative_to(PACKAGE).with_suffix("").as_posix().replace("/", "."): path
+        for path in paths
+    }
+
+
+def test_every_module_has_a_level():
+    assert set(modules()) == set(LEVEL)
+
+
+@pytest.mark.parametrize("name", LEVEL)
+def test_imports_point_downwards(name):
+    for other in imported(modules()[name]):
+        allowed = (name, other) in FOR_TYPES
+        assert allowed or LEVEL[other] < LEVEL[name], f"{name} imports {other}"
+
+
+def loaded_by(code: str) -> set[str]:
+    """Top-level modules that Python has loaded after running `code` in a fresh process."""
+    code += "\nimport sys; print(*{name.partition('.')[0] for name in sys.modules})"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=PACKAGE.parent
+    )
+    return set(done.stdout.splitlines()[-1].split())
+
+
+def test_import_vit_is_light():
+    assert not loaded_by("import vit; dir(vit)") & {"torch", "lightning", "timm", "numpy", "PIL"}
+
+
+def test_help_is_light():
+    for words in (["--help"], ["train", "--help"], ["evaluate", "--help"]):
+        heavy = loaded_by(f"from vit.cli import main; main({words})") & {
+            "torch",
+            "lightning",
+            "timm",
+        }
+        assert not heavy, words
+
+
+def test_evaluation_needs_neither_lightning_nor_timm():
+    loaded = loaded_by("import vit.commands.evaluate, vit.inference, vit.model_file, vit.explain")
+    assert not loaded & {"lightning", "timm", "torchmetrics"}
+
+
+def test_the_network_needs_torch_alone():
+    loaded = loaded_by("import vit; vit.VisionTransformer; vit.rollout; vit.load")
+    assert "torch" in loaded
+    assert not loaded & {"lightning", "timm", "torchvision", "torchmetrics"}
