@@ -51,7 +51,11 @@ def test_every_packaged_configuration_loads(path):
         ("lr", 1, 'did you mean "optim.lr"?'),
         ("optim__lr", "fast", "optim.lr: expected a number, got fast"),
         ("optim__epochs", "1.5", "optim.epochs: expected a whole number, got 1.5"),
-        ("data__source", "imagenet", "data.source: expected one of digits, folder, got imagenet"),
+        (
+            "data__source",
+            "imagenet",
+            "data.source: expected one of digits, cifar10, cifar100, mnist, fashion_mnist, folder, got",
+        ),
         ("model__class_token", "maybe", "model.class_token: expected true or false, got maybe"),
         ("model__img_size", "big", "expected a whole number or [height, width], got big"),
         ("data__val_share", "1", "data.val_share (1.0) must be at least 0 and below 1"),

@@ -16,6 +16,7 @@ import sys
 import warnings
 import zlib
 from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -192,6 +193,16 @@ def test_values_of_any_other_range_are_stretched():
     data = encode(GREY.astype(np.float32) * 3e4 - 2e4, "TIFF")
     assert error(data, stretched)[0] <= 1
     assert any("scaled to 8 bit" in note for note in read(data).notes)
+
+
+def test_a_dark_16_bit_picture_stays_dark():
+    dark = np.array([[100, 255]])
+    for data in (
+        b"P5 2 1 65535\n" + dark.astype(">u2").tobytes(),
+        encode(dark.astype(np.uint16), "PNG"),
+        tiff(dark.astype("<i2").tobytes(), size=(2, 1), sample_format=2),
+    ):
+        assert pixels(data).max() <= 2
 
 
 def test_12_bit_tiff_is_scaled_by_its_depth():
@@ -443,6 +454,14 @@ def red_and_green_exchanged() -> bytes:
     return data.replace(b"rXYZ", b"?XYZ").replace(b"gXYZ", b"rXYZ").replace(b"?XYZ", b"gXYZ")
 
 
+def grey_profile() -> bytes:
+    """A profile of grey with sRGB's tone curve."""
+    data = bytearray(srgb_profile())
+    data[16:20] = b"GRAY"
+    renamed = bytes(data).replace("sRGB".encode("utf-16-be"), "mine".encode("utf-16-be"))
+    return renamed.replace(b"rTRC", b"kTRC")
+
+
 @pytest.mark.parametrize(
     ("format", "options", "tolerance"),
     [
@@ -457,6 +476,16 @@ def test_colours_are_converted_to_srgb(format, options, tolerance):
     data = encode(PICTURE, format, icc_profile=red_and_green_exchanged(), **options)
     assert error(data, PICTURE[..., [1, 0, 2]])[1] <= tolerance + 0.5
     assert read(data).notes == ("ICC profile to sRGB",)
+
+
+def test_grey_profiles_are_for_grey_pixels():
+    for pixels in (GREY, with_alpha(GREY)):
+        assert (
+            "ICC profile to sRGB" in read(encode(pixels, "PNG", icc_profile=grey_profile())).notes
+        )
+    deep = read(encode(DEEP_GREY, "PNG", icc_profile=grey_profile()))
+    assert "ICC profile to sRGB" in deep.notes
+    assert np.abs(np.asarray(deep.image)[..., 0].astype(int) - GREY).max() <= 1
 
 
 def test_colours_are_converted_before_they_lie_on_white():
@@ -497,6 +526,17 @@ def test_path_bytes_and_streams_give_the_same(tmp_path):
             photo = read(source)
             assert (np.asarray(photo.image) == PICTURE).all()
             assert photo.format == "PNG"
+
+
+@pytest.mark.filterwarnings("ignore")  # Pillow's remarks on the file
+def test_broken_later_pages_do_not_lose_the_first():
+    data = LOSSLESS["tiff pages"]
+    first = struct.unpack("<I", data[4:8])[0]
+    count = struct.unpack("<H", data[first : first + 2])[0]
+    end = first + 2 + 12 * count  # there it says where the next page is
+    photo = read(data[:end] + struct.pack("<I", len(data) + 100) + data[end + 4 :])
+    assert (np.asarray(photo.image) == PICTURE).all()
+    assert photo.notes[0].startswith("later frames are broken: ")
 
 
 @pytest.mark.parametrize("name", ["apng", "webp animated", "tiff pages"])
@@ -713,6 +753,7 @@ FITTING = [
 ]
 
 
+@lru_cache(maxsize=2)
 def spot(height: int, width: int, x: float, y: float) -> np.ndarray:
     """A round bright spot on black, its centre at continuous (x, y): (height, width, 3) uint8."""
     sigma = max(height, width) / 80

@@ -10,10 +10,12 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "vit"
 LEVELS = [
     "config runs attention patch_embed colour image_operations overlay metrics",
-    "images auto_augment",
-    "model augment datasets normalise",
-    "explain pretrained model_file loaders",
-    "data classifier inference figures",
+    "formats auto_augment",
+    "images augment",
+    "archives model normalise",
+    "explain pretrained model_file datasets",
+    "loaders figures",
+    "data classifier inference",
     "callbacks commands.finish",
     "commands.train commands.evaluate",
     "cli",

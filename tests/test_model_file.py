@@ -33,7 +33,7 @@ def network(**changes) -> vit.VisionTransformer:
 def saved(folder, **changes) -> vit.VisionTransformer:
     net = network(**changes)
     preprocess = Preprocess(net.architecture.img_size, std=(0.2, 0.3, 0.4), fit="squash")
-    vit.save(folder / "model.safetensors", net, CLASSES, preprocess, {"test": {"top1": 0.5}})
+    vit.save(folder / "model.safetensors", net, CLASSES, preprocess, 1.5, {"test": {"top1": 0.5}})
     return net
 
 
@@ -45,6 +45,7 @@ def test_saved_and_loaded_and_in_timm(tmp_path, changes):
     assert isinstance(model, TrainedModel)
     assert (model.classes, model.net.architecture) == (CLASSES, net.architecture)
     assert model.preprocess == Preprocess((images.shape[2:]), std=(0.2, 0.3, 0.4), fit="squash")
+    assert model.temperature == 1.5
     assert model.metrics == {"test": {"top1": 0.5}}
     with torch.inference_mode():
         expected = net(images)

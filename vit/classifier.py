@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from lightning.pytorch import LightningModule
 from torch import Tensor
 
-from vit.augment import Augment
+from vit.augment import Augment, mixup_cutmix
 from vit.config import Optim
 from vit.images import Preprocess
 from vit.loaders import mix
@@ -31,6 +31,7 @@ class Classifier(LightningModule):
         net: the network.
         config: how it learns.
         augment: uint8 (B, 3, height, width) -> the same, varied.
+        mixing: (mixup, cutmix), the alphas of `augment.mixup_cutmix`.
         preprocess: mean and standard deviation that the network takes.
         seed: of all chance in training.
 
@@ -46,12 +47,14 @@ class Classifier(LightningModule):
         net: VisionTransformer,
         config: Optim,
         augment: Augment,
+        mixing: tuple[float, float],
         preprocess: Preprocess,
         seed: int,
     ):
         super().__init__()
         self.net, self.config = net, config
-        self.augment, self.preprocess, self.seed = augment, preprocess, seed
+        self.augment, self.mixing = augment, mixing
+        self.preprocess, self.seed = preprocess, seed
         self.average = net
         if config.average_decay:
             self.average = copy.deepcopy(net).requires_grad_(False)
@@ -69,8 +72,16 @@ class Classifier(LightningModule):
 
     def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
         images, labels = batch
-        logits = self.net(self.normalised(self.augment(images))).float()  # (B, C)
-        loss = F.cross_entropy(logits, labels, label_smoothing=self.config.label_smoothing)
+        images = self.normalised(self.augment(images))
+        targets = labels  # (B,), or with mixing shares of the classes (B, C)
+        if any(self.mixing):
+            mixup, cutmix = self.mixing
+            classes = self.net.architecture.num_classes
+            images, targets = mixup_cutmix(
+                images, labels, mixup=mixup, cutmix=cutmix, num_classes=classes
+            )
+        logits = self.net(images).float()  # (B, C)
+        loss = F.cross_entropy(logits, targets, label_smoothing=self.config.label_smoothing)
         with torch.no_grad():
             correct = (logits.argmax(dim=1) == labels).sum()
             self.sums += torch.stack([loss * len(labels), correct, correct.new_tensor(len(labels))])

@@ -8,6 +8,7 @@ import argparse
 import logging
 import os
 import sys
+import warnings
 from importlib import import_module
 
 COMMANDS = {
@@ -139,6 +140,9 @@ def overview(program: str) -> str:
 
 def configure_messages() -> None:
     """The library's messages go to stderr, as they are."""
+    # What Pillow says of odd but readable files; unreadable ones are our own errors.
+    warnings.filterwarnings("ignore", module=r"PIL\.")
+    logging.getLogger("PIL").addHandler(logging.NullHandler())
     logger = logging.getLogger("vit")
     if not logger.handlers:
         handler = logging.StreamHandler()

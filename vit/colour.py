@@ -94,9 +94,8 @@ def _black_and_white(image: Image.Image, values: np.ndarray) -> tuple[float, flo
 def _split_alpha(image: Image.Image) -> tuple[Image.Image, Image.Image]:
     """Any transparency (channel, palette, one colour) -> (opaque L or RGB picture, alpha in L)."""
     rgba = image.convert("RGBA")
-    colours = rgba.getchannel("R") if image.mode in ("1", "L", "LA", "La") else rgba.convert("RGB")
-    if "icc_profile" in image.info:
-        colours.info["icc_profile"] = image.info["icc_profile"]
+    grey = image.mode in ("1", "L", "LA", "La")
+    colours = rgba.getchannel("R") if grey else rgba.convert("RGB")
     return colours, rgba.getchannel("A")
 
 

@@ -32,9 +32,10 @@ class Data:
     """Which images, how they are divided, and how they are varied in training.
 
     Args:
-        source: where the images come from: the embedded `digits`, or a `folder` of photos.
+        source: where the images come from: the embedded `digits`, a benchmark set, which is
+            downloaded once, or a `folder` of photos.
         root: the folder: class folders inside train / val (or validation) / test, or class folders
-            alone.
+            alone. For a benchmark set: where its archives are or go; null takes a cache folder.
         val_share: fraction of each class's training images set aside to choose the best epoch, where
             the folder has no validation part of its own; 0 for none.
         test_share: fraction of each class set aside for the final test, where the folder has no test
@@ -42,23 +43,41 @@ class Data:
         split_seed: which images those are; the same number gives the same division on any machine.
         batch_size: images per step and device; with fewer images, all of them.
         fit: how a photo becomes network pixels: crop its centre, pad it, or squash it.
+        random_resized_crop: smallest and largest share of the area of a random crop that is
+            enlarged to the full size, as [0.3, 1]; null for none.
         pad_crop: pixels of padding before a crop at a random place.
         flip: probability of a left-right flip.
         rotate: largest rotation, degrees either way.
         translate: largest shift, fraction of the side either way.
+        policy: more changes, drawn per image: trivial (TrivialAugment), rand (RandAugment) or
+            three (3-Augment).
+        num_ops: operations in a row of rand.
+        magnitude: strength of rand, 0 to 30.
+        colour_jitter: largest change of brightness, contrast and saturation, fraction.
+        erase: probability that a box of the image becomes noise.
+        mixup: mixes pairs of images; alpha of the Beta distribution of the shares, 0 for none.
+        cutmix: pastes a box of another image; alpha likewise. With both, each image has one of them.
     """
 
-    source: Literal["digits", "folder"] = "digits"
+    source: Literal["digits", "cifar10", "cifar100", "mnist", "fashion_mnist", "folder"] = "digits"
     root: str | None = None
     val_share: float = 0.1
     test_share: float = 0.0
     split_seed: int = 0
     batch_size: int = 128
     fit: Literal["crop", "pad", "squash"] = "crop"
+    random_resized_crop: tuple[float, float] | None = None
     pad_crop: int = 0
     flip: float = 0.0
     rotate: float = 0.0
     translate: float = 0.0
+    policy: Literal["none", "trivial", "rand", "three"] = "none"
+    num_ops: int = 2
+    magnitude: int = 9
+    colour_jitter: float = 0.0
+    erase: float = 0.0
+    mixup: float = 0.0
+    cutmix: float = 0.0
 
     def __post_init__(self):
         for name in ("val_share", "test_share"):
@@ -67,7 +86,7 @@ class Data:
                     f"data.{name} ({getattr(self, name)}) must be at least 0 and below 1"
                 )
         at_least("data", self, 1, "batch_size")
-        at_least("data", self, 0, "pad_crop", "flip", "rotate", "translate")
+        at_least("data", self, 0, "mixup", "cutmix")  # the rest is checked by Augment
 
 
 @dataclass
@@ -373,6 +392,7 @@ def describe(kind) -> str:
     """A type in plain words: Literal["a", "b"] -> 'one of a, b'; int -> 'a whole number'."""
     plain = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
     plain |= {type(None): "null", tuple[int, int]: "[height, width]"}
+    plain[tuple[float, float]] = "[smallest, largest]"
     if kind in plain:
         return plain[kind]
     if get_origin(kind) is Literal:
@@ -387,5 +407,7 @@ def save(config: Config, path: Path) -> None:
         for section in fields(config)
         for value in [getattr(config, section.name)]
     }
-    tree["model"] = {k: list(v) if isinstance(v, tuple) else v for k, v in tree["model"].items()}
+    for section in ("data", "model"):  # YAML's own tuples are read by Python alone
+        values = tree[section].items()
+        tree[section] = {k: list(v) if isinstance(v, tuple) else v for k, v in values}
     path.write_text(yaml.safe_dump(tree, sort_keys=False, allow_unicode=True), encoding="utf-8")

@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from vit.archives import SETS, Archive
 from vit.images import Photo, is_image, read
 
 log = logging.getLogger("vit")
@@ -131,14 +132,44 @@ class Folder:
         return read(self.root / item.id, at_least=at_least)
 
 
-def open_source(name: str, root: str | None) -> Digits | Folder:
+class Benchmark:
+    """A classic benchmark set, see `archives`.
+
+    Args:
+        name: a key of `archives.SETS`.
+        root: where its archives are or go.
+    """
+
+    def __init__(self, name: str, root: str | None):
+        self.archive = Archive(name, root)
+
+    def items(self) -> list[Item]:
+        """All images, in the set's own order."""
+        return [Item(*one) for one in self.archive.labelled()]
+
+    def digest(self, item: Item) -> bytes:
+        """Equal for equal pixels."""
+        return self.archive.digest(item.id)
+
+    def open(self, item: Item, at_least: tuple[int, int]) -> Photo:
+        """One image as a photo."""
+        return self.archive.open(item.id)
+
+
+Source = Digits | Benchmark | Folder
+NAMED = ("digits", *SETS)  # those that need no folder
+
+
+def open_source(name: str, root: str | None) -> Source:
     """A source by the name that `data.source` takes.
 
     Raises:
-        ValueError: `folder` without a root, or a root that holds no folder.
+        ValueError: `folder` without a root, or a root that holds no folder; see `Archive` too.
     """
     if name == "digits":
         return Digits()
+    if name in SETS:
+        return Benchmark(name, root)
     if root is None:
         raise ValueError("data.source folder needs --data.root, the folder of class folders")
     return Folder(root)

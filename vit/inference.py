@@ -26,12 +26,12 @@ def evaluate(
         batch_size: images at once.
 
     Returns:
-        source, split, top1, nll, correct, count, classes, confusion (rows: true class).
+        source, split, the entries of `Predictions.report`, classes, confusion (rows: true class).
 
     Raises:
         ValueError: no such source or part, or a class that the model does not have.
     """
-    named = source == "digits" and not Path(source).is_dir()
+    named = source in datasets.NAMED and not Path(source).is_dir()
     opened = datasets.open_source(source if named else "folder", None if named else source)
     items, split = choose(opened.items(), split, source)
     datasets.check_labels(items, model.classes, f"{source} ({split})")
@@ -46,7 +46,11 @@ def evaluate(
         first += len(part)
     predictions = Predictions.of(pieces)
     confusion = predictions.confusion().tolist()
-    result = {"source": source, "split": split, **predictions.score()}
+    result = {
+        "source": source,
+        "split": split,
+        **predictions.report(model.classes, model.temperature),
+    }
     return result | {"classes": model.classes, "confusion": confusion}
 
 

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 import torch
 from torch import Tensor
 
-from vit.datasets import Digits, Folder, Item
+from vit.datasets import Item, Source
 from vit.images import Preprocess, UnreadableImage, fit
 
 log = logging.getLogger("vit")
@@ -33,7 +33,7 @@ class Part:
 
     @classmethod
     def read(
-        cls, source: Digits | Folder, items: list[Item], classes: list[str], preprocess: Preprocess
+        cls, source: Source, items: list[Item], classes: list[str], preprocess: Preprocess
     ) -> "Part":
         """Opens and fits every image; unreadable ones are left out and reported by name.
 

@@ -1,8 +1,8 @@
 """A trained network in one self-describing file, model.safetensors.
 
 Tensors stand under timm's names, float32. The metadata entry "vit" is JSON: version, architecture
-(its non-defaults), classes, preprocess, metrics, source, versions. A config.json beside the file
-lets `timm.create_model("local-dir:FOLDER", pretrained=True)` build the same network.
+(its non-defaults), classes, preprocess, temperature, metrics, source, versions. A config.json beside
+the file lets `timm.create_model("local-dir:FOLDER", pretrained=True)` build the same network.
 """
 
 import json
@@ -28,12 +28,14 @@ class TrainedModel:
         net: in evaluation mode, on the CPU.
         classes: names, in the order of the logits.
         preprocess: how a photo becomes what `net` takes.
+        temperature: divides the logits before the softmax, so that probabilities are calibrated.
         metrics: {"test": {...}, "val": {...}} as measured when it was saved.
     """
 
     net: VisionTransformer
     classes: list[str]
     preprocess: Preprocess
+    temperature: float
     metrics: dict
 
 
@@ -42,6 +44,7 @@ def save(
     net: VisionTransformer,
     classes: list[str],
     preprocess: Preprocess,
+    temperature: float = 1.0,
     metrics: dict | None = None,
     source: str = "",
 ) -> None:
@@ -52,6 +55,7 @@ def save(
         net: its weights are written as float32.
         classes: names, one per logit.
         preprocess: how a photo becomes what `net` takes.
+        temperature: see `TrainedModel`.
         metrics: what it reached.
         source: where it comes from, in words.
 
@@ -65,6 +69,7 @@ def save(
         "architecture": net.architecture.non_defaults(),
         "classes": classes,
         "preprocess": preprocess.to_dict(),
+        "temperature": temperature,
         "metrics": metrics or {},
         "source": source,
         "versions": {"python": platform.python_version(), "torch": version("torch")},
@@ -135,4 +140,10 @@ def load(model: str | Path) -> TrainedModel:
     net = VisionTransformer(Architecture.from_dict(about["architecture"]))
     net.load_state_dict(tensors)
     preprocess = Preprocess.from_dict(about["preprocess"])
-    return TrainedModel(net.eval(), about["classes"], preprocess, about.get("metrics", {}))
+    return TrainedModel(
+        net.eval(),
+        about["classes"],
+        preprocess,
+        about.get("temperature", 1.0),
+        about.get("metrics", {}),
+    )

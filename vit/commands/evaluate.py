@@ -6,7 +6,9 @@ import json
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's options."""
-    parser.add_argument("source", help="a folder of class folders, or a named source: digits")
+    parser.add_argument(
+        "source", help="a folder of class folders, or a named source: digits, cifar10, ..."
+    )
     parser.add_argument("--model", required=True, help="a run's folder or a model.safetensors")
     parser.add_argument(
         "--split",

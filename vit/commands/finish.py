@@ -2,6 +2,7 @@
 
 import json
 import logging
+import statistics
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
@@ -28,54 +29,59 @@ def finish(parts: "Assembly") -> dict:
     """
     best = torch.load(parts.folder.best, map_location="cpu", weights_only=True)
     parts.classifier.load_state_dict(best["state_dict"])
-    part = next((p for p in ("test", "val") if parts.data.of(p)), "train")
-    predictions = judge(parts, part)
-    summary = summarise(parts, predictions if part == "test" else None)
+    judged = {part: judge(parts, part) for part in ("val", "test") if parts.data.of(part)}
+    warn_of_missing(judged)
+    temperature = judged["val"].fit_temperature() if "val" in judged else 1.0
+    summary = summarise(parts, judged, temperature)
     if not parts.trainer.is_global_zero:
         return summary
-    net = parts.classifier.average.cpu()
+    results = {part: summary[part] for part in ("test", "val")}
     model_file.save(
         parts.folder.model,
-        net,
+        parts.classifier.average.cpu(),
         parts.data.classes,
         parts.data.preprocess,
-        {"test": summary["test"], "val": summary["val"]},
+        temperature,
+        results,
         f"trained from scratch on {parts.config.data.source}",
     )
-    draw(parts, part, predictions)
-    runs.replace(parts.folder.summary, json.dumps(summary, indent=1) + "\n")
+    draw(parts, judged, temperature)
+    runs.replace(parts.folder.summary, json.dumps(summary, indent=1, ensure_ascii=False) + "\n")
     return summary
 
 
-def judge(parts: "Assembly", part: str) -> Predictions | None:
-    """What the chosen weights say of the test images, or of validation where there are none."""
-    if part == "test":
-        parts.trainer.test(parts.classifier, parts.data, verbose=False)
-        return parts.classifier.predictions
-    if part == "val":
-        log.warning("no test part: the pictures are of validation images, which chose the epoch")
-        parts.trainer.validate(parts.classifier, parts.data, verbose=False)
-        return parts.classifier.predictions
-    log.warning("no validation and no test part: the last epoch is taken, and nothing is measured")
-    return None
+def judge(parts: "Assembly", part: str) -> Predictions:
+    """What the chosen weights say of the validation or the test images."""
+    run = parts.trainer.test if part == "test" else parts.trainer.validate
+    run(parts.classifier, parts.data, verbose=False)
+    return parts.classifier.predictions
 
 
-def summarise(parts: "Assembly", tested: Predictions | None) -> dict:
+def warn_of_missing(judged: dict[str, Predictions]) -> None:
+    """Says what a missing part means for the results."""
+    if "val" not in judged:
+        log.warning("no validation part: the last epoch is taken")
+    if "test" not in judged:
+        log.warning("no test part: what is measured, if anything, is the validation part")
+
+
+def summarise(parts: "Assembly", judged: dict[str, Predictions], temperature: float) -> dict:
     """The numbers of a run: results, the chosen epoch, time, sizes, versions."""
     recorder = parts.trainer.callbacks[0]
     timing = runs.read(parts.folder.timing)
-    seconds = sum(float(row["seconds"]) for row in timing)
-    speeds = sorted(float(row["images_per_second"]) for row in timing)
-    net = parts.classifier.net
-    return {
-        "test": tested.score() if tested else {},
-        "val": {key: value for key, value in recorder.best.items() if key != "epoch"},
+    speeds = [float(row["images_per_second"]) for row in timing]
+    results = {
+        part: judged[part].report(parts.data.classes, temperature) if part in judged else {}
+        for part in ("test", "val")
+    }
+    return results | {
         "best_epoch": recorder.best["epoch"],
         "epochs": len(timing),
         "global_step": torch.load(parts.folder.last, weights_only=True)["global_step"],
-        "seconds": round(seconds, 3),
-        "images_per_second": speeds[len(speeds) // 2] if speeds else None,
-        "parameters": sum(p.numel() for p in net.parameters()),
+        "temperature": temperature,
+        "seconds": round(sum(float(row["seconds"]) for row in timing), 3),
+        "images_per_second": statistics.median(speeds),
+        "parameters": sum(p.numel() for p in parts.classifier.net.parameters()),
         "images": {part: len(parts.data.of(part)) for part in ("train", "val", "test")},
         "seed": parts.config.run.seed,
         "threads": torch.get_num_threads(),
@@ -83,28 +89,33 @@ def summarise(parts: "Assembly", tested: Predictions | None) -> dict:
     }
 
 
-def draw(parts: "Assembly", part: str, predictions: Predictions | None) -> None:
+def draw(parts: "Assembly", judged: dict[str, Predictions], temperature: float) -> None:
     """The run's pictures; those of results show the test images, or the part the title says."""
-    folder, classes = parts.folder, parts.data.classes
+    folder = parts.folder
     name = f"{folder.path.parent.name}/{folder.path.name}"
     figures.curves(runs.read(folder.metrics), folder.picture("curves"), f"{name}: training")
     draw_batch(parts, f"{name}: training images as the network sees them")
-    shown = parts.data.load(part)
-    if predictions is not None:
-        words = f"{name}: {WORDS[part]} images"
-        figures.confusion(predictions.confusion(), classes, folder.picture("confusion"), words)
-        figures.mistakes(
-            shown.images.cpu(),
-            predictions.labels,
-            predictions.probabilities(),
-            classes,
-            folder.picture("mistakes"),
-            f"{words}, mistakes",
-            [item.id for item in shown.items],
-        )
+    part = next((part for part in ("test", "val") if part in judged), "train")
+    if part in judged:
+        draw_results(parts, part, judged[part], f"{name}: {WORDS[part]} images")
     layers = parts.config.model.depth
     words = f"where it looks: attention rollout over all {layers} layers ({WORDS[part]} images)"
-    draw_attention(parts, shown, f"{name}: {words}")
+    draw_attention(parts, parts.data.load(part), f"{name}: {words}")
+
+
+def draw_results(parts: "Assembly", part: str, predictions: Predictions, title: str) -> None:
+    """The pictures of how good it is, and of what it gets wrong."""
+    folder, classes, shown = parts.folder, parts.data.classes, parts.data.load(part)
+    figures.confusion(predictions.confusion(), classes, folder.picture("confusion"), title)
+    figures.mistakes(
+        shown.images.cpu(),
+        predictions.labels,
+        predictions.probabilities(),
+        classes,
+        folder.picture("mistakes"),
+        f"{title}, mistakes",
+        [item.id for item in shown.items],
+    )
 
 
 def draw_batch(parts: "Assembly", title: str) -> None:

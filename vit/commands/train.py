@@ -4,7 +4,7 @@ import argparse
 import logging
 import statistics
 import warnings
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -126,10 +126,9 @@ def assemble(config: Config, folder: RunFolder, resumed: bool = False) -> Assemb
     torch.manual_seed(mix(config.run.seed))
     net = VisionTransformer(architecture, num_classes=len(classes))
     net.use_attention(config.model.attention)
-    varied = Augment(
-        **{name: getattr(config.data, name) for name in ("pad_crop", "flip", "rotate", "translate")}
-    )
-    classifier = Classifier(net, config.optim, varied, preprocess, config.run.seed)
+    varied = Augment(**{one.name: getattr(config.data, one.name) for one in fields(Augment)})
+    mixing = (config.data.mixup, config.data.cutmix)
+    classifier = Classifier(net, config.optim, varied, mixing, preprocess, config.run.seed)
     recorder = Recorder(folder, config.run.checkpoint_steps, config.optim.patience)
     shown = ShowProgress(recorder, config.run.progress)
     trainer = make_trainer(config, [recorder, shown, StopOnSignal(recorder)])
@@ -246,8 +245,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def print_help(parser: argparse.ArgumentParser) -> None:
     """The command's options, then one line for every setting."""
-    from dataclasses import fields
-
     parser.print_help()
     helps = settings.help_texts()
     print(
