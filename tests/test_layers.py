@@ -9,15 +9,15 @@ import pytest
 
 PACKAGE = Path(__file__).parents[1] / "vit"
 LEVELS = [
-    "config runs attention patch_embed colour image_operations overlay metrics",
-    "formats auto_augment",
+    "config runs attention patch_embed colour image_operations overlay metrics lettering",
+    "formats auto_augment calibration",
     "images augment",
     "archives model normalise",
     "explain pretrained model_file datasets",
     "loaders figures",
-    "data classifier inference",
+    "data classifier inference score_figures",
     "callbacks commands.finish",
-    "commands.train commands.evaluate",
+    "commands.train commands.evaluate commands.runs",
     "cli",
     "__main__",
 ]

@@ -22,6 +22,7 @@ from vit.classifier import rate
 from vit.commands import train
 from vit.commands.finish import finish
 
+PICTURES = ("curves", "confusion", "batch", "mistakes", "attention", "per_class", "reliability")
 TINY = {
     "data.source": "digits",
     "model.img_size": 8,
@@ -182,7 +183,7 @@ def test_early_stopping_counts_epochs_without_a_better_one(tmp_path):
 def test_a_run_leaves_all_its_files(tmp_path):
     run = vit.train("quickstart", **(TINY | {"run.root": str(tmp_path)}))
     names = {path.name for path in run.path.iterdir()}
-    pictures = {f"{name}.png" for name in ("curves", "confusion", "batch", "mistakes", "attention")}
+    pictures = {f"{name}.png" for name in PICTURES}
     tables = {"config.yaml", "split.csv", "metrics.csv", "timing.csv", "summary.json"}
     assert names == pictures | tables | {"checkpoints", "model.safetensors", "config.json"}
     assert all(Image.open(run.path / name).size[0] > 300 for name in pictures)

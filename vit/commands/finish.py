@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from vit import explain, figures, model_file, runs
+from vit import explain, figures, model_file, runs, score_figures
 from vit.loaders import Part, mix
 from vit.metrics import Predictions
 
@@ -93,11 +93,14 @@ def draw(parts: "Assembly", judged: dict[str, Predictions], temperature: float) 
     """The run's pictures; those of results show the test images, or the part the title says."""
     folder = parts.folder
     name = f"{folder.path.parent.name}/{folder.path.name}"
-    figures.curves(runs.read(folder.metrics), folder.picture("curves"), f"{name}: training")
+    rows, timing = runs.read(folder.metrics), runs.read(folder.timing)
+    figures.curves(rows, folder.picture("curves"), f"{name}: training", timing)
     draw_batch(parts, f"{name}: training images as the network sees them")
     part = next((part for part in ("test", "val") if part in judged), "train")
     if part in judged:
-        draw_results(parts, part, judged[part], f"{name}: {WORDS[part]} images")
+        title = f"{name}: {WORDS[part]} images"
+        draw_results(parts, part, judged[part], title)
+        draw_scores(parts, judged[part], temperature, title)
     layers = parts.config.model.depth
     words = f"where it looks: attention rollout over all {layers} layers ({WORDS[part]} images)"
     draw_attention(parts, parts.data.load(part), f"{name}: {words}")
@@ -106,7 +109,7 @@ def draw(parts: "Assembly", judged: dict[str, Predictions], temperature: float) 
 def draw_results(parts: "Assembly", part: str, predictions: Predictions, title: str) -> None:
     """The pictures of how good it is, and of what it gets wrong."""
     folder, classes, shown = parts.folder, parts.data.classes, parts.data.load(part)
-    figures.confusion(predictions.confusion(), classes, folder.picture("confusion"), title)
+    score_figures.confusion(predictions.confusion(), classes, folder.picture("confusion"), title)
     figures.mistakes(
         shown.images.cpu(),
         predictions.labels,
@@ -115,6 +118,22 @@ def draw_results(parts: "Assembly", part: str, predictions: Predictions, title: 
         folder.picture("mistakes"),
         f"{title}, mistakes",
         [item.id for item in shown.items],
+    )
+
+
+def draw_scores(
+    parts: "Assembly", predictions: Predictions, temperature: float, title: str
+) -> None:
+    """The pictures of its figures: precision, recall and F1, and how far it can be believed."""
+    folder, classes = parts.folder, parts.data.classes
+    scores = predictions.per_class(classes)
+    score_figures.per_class(scores, classes, folder.picture("per_class"), title)
+    score_figures.reliability(
+        predictions.probabilities().amax(dim=1),
+        predictions.correct(),
+        predictions.probabilities(temperature).amax(dim=1),
+        folder.picture("reliability"),
+        f"{title}, temperature {temperature:.2f}",
     )
 
 
