@@ -32,6 +32,9 @@ def imported(path: Path) -> set[str]:
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.ImportFrom) and node.module == "vit":
             found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+            found |= {name.removeprefix("vit.") for name in names if name.startswith("vit.")}
         elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("vit."):
             found.add(node.module.removeprefix("vit."))
     return found - {"__version__"}

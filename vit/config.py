@@ -25,6 +25,21 @@ OWNED_BY = {
     "enable_checkpointing": "run.checkpoint_steps",
     "enable_progress_bar": "run.progress",
 }
+# Trainer arguments that end or divide epochs in a way that an exact resume, or the choice of the
+# best epoch after each one, cannot follow.
+REFUSED = [
+    "max_steps",
+    "min_steps",
+    "min_epochs",
+    "max_time",
+    "check_val_every_n_epoch",
+    "val_check_interval",
+    "fast_dev_run",
+    "overfit_batches",
+    "reload_dataloaders_every_n_epochs",
+    "num_sanity_val_steps",
+    "barebones",
+]
 
 
 @dataclass
@@ -287,6 +302,11 @@ def check_trainer(settings: dict[str, Any]) -> None:
     for name in settings:
         if name in OWNED_BY:
             raise ValueError(f"trainer.{name} is decided by {OWNED_BY[name]}; set that")
+        if name in REFUSED:
+            raise ValueError(
+                f"trainer.{name} is not supported: training goes by whole epochs (optim.epochs, "
+                "optim.patience), each followed by its validation"
+            )
         if name not in known:
             raise ValueError(
                 f'unknown setting "trainer.{name}"'
@@ -400,8 +420,8 @@ def describe(kind) -> str:
     return " or ".join(describe(part) for part in get_args(kind))
 
 
-def save(config: Config, path: Path) -> None:
-    """Writes all values, as `load` reads them."""
+def as_yaml(config: Config) -> str:
+    """All values, as `load` reads them."""
     tree = {
         section.name: dict(vars(value)) if is_dataclass(value) else value
         for section in fields(config)
@@ -410,4 +430,4 @@ def save(config: Config, path: Path) -> None:
     for section in ("data", "model"):  # YAML's own tuples are read by Python alone
         values = tree[section].items()
         tree[section] = {k: list(v) if isinstance(v, tuple) else v for k, v in values}
-    path.write_text(yaml.safe_dump(tree, sort_keys=False, allow_unicode=True), encoding="utf-8")
+    return yaml.safe_dump(tree, sort_keys=False, allow_unicode=True)

@@ -71,7 +71,10 @@ class ImageData(LightningDataModule):
     def load(self, part: str) -> Part:
         """Reads the images of a part, once."""
         if part not in self.parts:
-            self.parts[part] = Part.read(self.source, self.of(part), self.classes, self.preprocess)
+            read = Part.read(self.source, self.of(part), self.classes, self.preprocess)
+            if not len(read):
+                raise ValueError(f"none of the {len(self.of(part))} {part} images could be read")
+            self.parts[part] = read
         return self.parts[part]
 
     def setup(self, stage: str) -> None:

@@ -93,9 +93,11 @@ class Folder:
     def items(self) -> list[Item]:
         """All images, in natural order of their paths."""
         items, skipped = [], Counter()
+        root = self.root.resolve()
+        above = frozenset(map(str, (root, *root.parents)))
         for folder, split in self.parts():
             for class_folder in visible_folders(folder):
-                for path in walk(class_folder):
+                for path in walk(class_folder, above):
                     if path.name.startswith(".") or not is_image(path):
                         skipped[path.suffix.lower() or path.name] += 1
                         continue
@@ -186,8 +188,8 @@ def hidden(name: str) -> bool:
     return name.startswith((".", "__", "@"))
 
 
-def walk(folder: Path, seen: frozenset[str] = frozenset()) -> Iterable[Path]:
-    """All files below a folder; a link back to a folder above is not followed again."""
+def walk(folder: Path, seen: frozenset[str]) -> Iterable[Path]:
+    """All files below a folder; a link back to one of the folders `seen` above is not followed."""
     real = os.path.realpath(folder)
     if real in seen:
         return

@@ -110,7 +110,7 @@ def _geometry(images, operation, strength):
     theta = _inverse_matrices(operation, strength.double(), height, width)
     x, y = source_coordinates(beside(theta.float(), images), height, width)
     x, y = (
-        source.add_(1).mul_(side / 2).add_(1.5).round_().clamp_(1, side + 2).long()
+        source.add_(1).mul_(side / 2).sub_(0.5).round_().clamp_(-1, side).add_(2).long()
         for source, side in ((x, width), (y, height))
     )
     index = y.mul_(width + 4).add_(x).flatten(1)[:, None]  # (n, 1, height * width)

@@ -35,11 +35,7 @@ class Part:
     def read(
         cls, source: Source, items: list[Item], classes: list[str], preprocess: Preprocess
     ) -> "Part":
-        """Opens and fits every image; unreadable ones are left out and reported by name.
-
-        Raises:
-            ValueError: none of them is readable.
-        """
+        """Opens and fits every image; unreadable ones are left out and reported by name."""
         images = torch.empty(len(items), 3, *preprocess.size, dtype=torch.uint8)
 
         def open_one(row: int) -> str | None:
@@ -55,8 +51,6 @@ class Part:
         for problem in filter(None, problems):
             log.warning("left out: %s", problem)
         good = [row for row, problem in enumerate(problems) if problem is None]
-        if not good:
-            raise ValueError(f"none of {len(items)} images could be read")
         items = [items[row] for row in good]
         number = {name: i for i, name in enumerate(classes)}
         labels = torch.tensor([number[item.label] for item in items])
@@ -124,9 +118,14 @@ class EvalLoader:
         batch_size: images per batch and process.
         rank: which of the processes this is; each takes every world_size-th image.
         world_size: number of processes.
+
+    Raises:
+        ValueError: fewer images than processes.
     """
 
     def __init__(self, part: Part, batch_size: int, rank: int = 0, world_size: int = 1):
+        if len(part) < world_size:
+            raise ValueError(f"{len(part)} images cannot be shared by {world_size} processes")
         self.part, self.batch_size = part, batch_size
         self.rows = torch.arange(rank, len(part), world_size, device=part.images.device)
 

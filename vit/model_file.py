@@ -16,6 +16,7 @@ from safetensors.torch import save as to_bytes
 
 from vit.images import Preprocess
 from vit.model import Architecture, VisionTransformer
+from vit.runs import write_whole
 
 VERSION = 1
 
@@ -75,11 +76,9 @@ def save(
         "versions": {"python": platform.python_version(), "torch": version("torch")},
     }
     tensors = {k: v.detach().cpu().float().contiguous() for k, v in net.state_dict().items()}
-    part = path.with_name(path.name + ".part")
-    part.write_bytes(to_bytes(tensors, metadata={"format": "pt", "vit": json.dumps(about)}))
-    part.replace(path)
+    write_whole(path, to_bytes(tensors, metadata={"format": "pt", "vit": json.dumps(about)}))
     timm_config = json.dumps(for_timm(net.architecture, classes, preprocess), indent=1)
-    path.with_name("config.json").write_text(timm_config, encoding="utf-8")
+    write_whole(path.with_name("config.json"), timm_config.encode())
 
 
 def for_timm(architecture: Architecture, classes: list[str], preprocess: Preprocess) -> dict:

@@ -35,4 +35,4 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.output:
         with open(arguments.output, "w", encoding="utf-8") as file:
             file.write(text + "\n")
-    return 0
+    return 1 if result["left_out"] else 0

@@ -32,9 +32,9 @@ def finish(parts: "Assembly") -> dict:
     judged = {part: judge(parts, part) for part in ("val", "test") if parts.data.of(part)}
     warn_of_missing(judged)
     temperature = judged["val"].fit_temperature() if "val" in judged else 1.0
-    summary = summarise(parts, judged, temperature)
     if not parts.trainer.is_global_zero:
-        return summary
+        return {}
+    summary = summarise(parts, judged, temperature, best["callbacks"]["Recorder"]["best"]["epoch"])
     results = {part: summary[part] for part in ("test", "val")}
     model_file.save(
         parts.folder.model,
@@ -46,7 +46,8 @@ def finish(parts: "Assembly") -> dict:
         f"trained from scratch on {parts.config.data.source}",
     )
     draw(parts, judged, temperature)
-    runs.replace(parts.folder.summary, json.dumps(summary, indent=1, ensure_ascii=False) + "\n")
+    text = json.dumps(summary, indent=1, ensure_ascii=False) + "\n"
+    runs.write_whole(parts.folder.summary, text.encode())
     return summary
 
 
@@ -65,9 +66,10 @@ def warn_of_missing(judged: dict[str, Predictions]) -> None:
         log.warning("no test part: what is measured, if anything, is the validation part")
 
 
-def summarise(parts: "Assembly", judged: dict[str, Predictions], temperature: float) -> dict:
+def summarise(
+    parts: "Assembly", judged: dict[str, Predictions], temperature: float, best_epoch: int
+) -> dict:
     """The numbers of a run: results, the chosen epoch, time, sizes, versions."""
-    recorder = parts.trainer.callbacks[0]
     timing = runs.read(parts.folder.timing)
     speeds = [float(row["images_per_second"]) for row in timing]
     results = {
@@ -75,7 +77,7 @@ def summarise(parts: "Assembly", judged: dict[str, Predictions], temperature: fl
         for part in ("test", "val")
     }
     return results | {
-        "best_epoch": recorder.best["epoch"],
+        "best_epoch": best_epoch,
         "epochs": len(timing),
         "global_step": torch.load(parts.folder.last, weights_only=True)["global_step"],
         "temperature": temperature,
