@@ -50,6 +50,9 @@ def test_every_packaged_configuration_loads(path):
         ("epocs", 1, 'did you mean "optim.epochs"?'),
         ("lr", 1, 'did you mean "optim.lr"?'),
         ("optim__lr", "fast", "optim.lr: expected a number, got fast"),
+        ("optim__lr", "", "optim.lr: expected a number, got nothing"),
+        ("data__root", "photos", "photos need --data.source folder"),
+        ("run__name", "../x", "must be the name of a folder, not a path"),
         ("optim__epochs", "1.5", "optim.epochs: expected a whole number, got 1.5"),
         (
             "data__source",

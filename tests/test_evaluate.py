@@ -81,7 +81,7 @@ def test_messages(run, command, tmp_path):
     for words, message, code in [
         (["digits"], "the following arguments are required: --model", 2),
         (["digits", "--model", tmp_path], "no model at", 2),
-        ([tmp_path, "--model", run], "has the class zebra, which the training images", 2),
+        ([tmp_path, "--model", run], "has zebra, which is no class of the training images", 2),
         ([tmp_path, "--model", run, "--split", "val"], "has no val part, only train", 2),
         ([tmp_path / "none", "--model", run], "no folder", 2),
         (["digits", "--model", run, "--batch-size", "0"], "--batch-size (0) must be", 2),

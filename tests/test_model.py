@@ -39,7 +39,7 @@ def randomised(name: str, arguments: dict, sharp: bool = False):
             if sharp and "norm" in key and key.endswith("weight"):
                 parameter.add_(1)
             elif sharp and key.endswith("qkv.weight"):
-                parameter.mul_(12)
+                parameter.mul_(2)
     return module
 
 
@@ -159,6 +159,7 @@ def test_non_defaults_describe_an_architecture_whole():
         ({"img_size": 30, "patch_size": 4}, "img_size (30x30 pixels) must be a multiple"),
         ({"global_pool": "max"}, 'global_pool ("max") must be "token" or "avg"'),
         ({"class_token": False}, "needs class_token"),
+        ({"reg_tokens": -1}, "reg_tokens (-1) must not be negative"),
         ({"depth": 0}, "depth (0) must be at least 1"),
         ({"drop_path_rate": 1.0}, "drop_path_rate (1.0)"),
         ({"img_size": (8, 8, 8)}, "one or two whole numbers"),

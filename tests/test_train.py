@@ -202,7 +202,11 @@ def first_step(root: Path, **changes) -> dict:
     """Loss and gradient norm of the first step, and the network's input and output there."""
     seen = {}
     clean = {"data__rotate": 0, "data__translate": 0}
-    stop = recorder_of("on_train_batch_end", lambda t, *_: setattr(t, "should_stop", True))
+
+    def enough(trainer, *_):
+        trainer.should_stop = trainer.global_step > 0
+
+    stop = recorder_of("on_train_batch_end", enough)
     parts = assembled(root, stop, **clean | changes)
 
     def keep(module, inputs, logits):

@@ -100,6 +100,8 @@ class Data:
                 raise ValueError(
                     f"data.{name} ({getattr(self, name)}) must be at least 0 and below 1"
                 )
+        if self.root is not None and self.source == "digits":
+            raise ValueError("data.root is of no use to digits; photos need --data.source folder")
         at_least("data", self, 1, "batch_size")
         at_least("data", self, 0, "mixup", "cutmix")  # the rest is checked by Augment
 
@@ -203,6 +205,8 @@ class Run:
 
     def __post_init__(self):
         at_least("run", self, 0, "checkpoint_steps", "seed")
+        if self.name is not None and (not self.name or {"/", "\\"} & set(self.name)):
+            raise ValueError(f'run.name ("{self.name}") must be the name of a folder, not a path')
 
 
 @dataclass
@@ -355,7 +359,7 @@ def load(name: str, overrides: dict[str, Any] | None = None) -> Config:
     path = find(name)
     try:
         values = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} is not YAML: {' '.join(str(error).split())}") from error
     if not isinstance(values, dict):
         raise ValueError(f"{path} must hold the sections data, model, optim, run, trainer")
@@ -397,14 +401,14 @@ def in_plain_words(message: str) -> str:
     """jsonargparse's message on one line: 'optim.lr: expected a number, got abc'."""
     message = " ".join(message.split())
     key = re.match(r'Parser key "([^"]+)": ', message)
-    got = re.search(r"(?:Got value|Given value): (.*?)(?: Given value type.*)?$", message)
+    got = re.search(r"(?:Got value|Given value): ?(.*?)(?: Given value type.*)?$", message)
     if not key or not got:
         return message
     section, _, name = key[1].partition(".")
     for settings in (Data, Model, Optim, Run):
         for one in fields(settings):
             if (settings.__name__.lower(), one.name) == (section, name):
-                return f"{key[1]}: expected {describe(one.type)}, got {got[1]}"
+                return f"{key[1]}: expected {describe(one.type)}, got {got[1] or 'nothing'}"
     return message
 
 

@@ -16,6 +16,7 @@ from torch import Tensor
 from vit.datasets import Item, Source
 from vit.images import Preprocess, UnreadableImage, fit
 
+NAMED = 10  # unreadable files that are named one by one; the rest is counted
 log = logging.getLogger("vit")
 
 
@@ -48,8 +49,11 @@ class Part:
 
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             problems = list(pool.map(open_one, range(len(items))))
-        for problem in filter(None, problems):
+        left_out = [problem for problem in problems if problem]
+        for problem in left_out[:NAMED]:
             log.warning("left out: %s", problem)
+        if len(left_out) > NAMED:
+            log.warning("left out: %d more", len(left_out) - NAMED)
         good = [row for row, problem in enumerate(problems) if problem is None]
         items = [items[row] for row in good]
         number = {name: i for i, name in enumerate(classes)}

@@ -84,7 +84,7 @@ def summarise(
         "seconds": round(sum(float(row["seconds"]) for row in timing), 3),
         "images_per_second": statistics.median(speeds),
         "parameters": sum(p.numel() for p in parts.classifier.net.parameters()),
-        "images": {part: len(parts.data.of(part)) for part in ("train", "val", "test")},
+        "images": {part: len(loaded) for part, loaded in parts.data.parts.items()},
         "seed": parts.config.run.seed,
         "threads": torch.get_num_threads(),
         "versions": {name: version(name) for name in ("torch", "lightning")},
@@ -103,8 +103,9 @@ def draw(parts: "Assembly", judged: dict[str, Predictions], temperature: float) 
         title = f"{name}: {WORDS[part]} images"
         draw_results(parts, part, judged[part], title)
         draw_scores(parts, judged[part], temperature, title)
-    layers = parts.config.model.depth
-    words = f"where it looks: attention rollout over all {layers} layers ({WORDS[part]} images)"
+    depth = parts.config.model.depth
+    layers = f"all {depth} layers" if depth > 1 else "its one layer"
+    words = f"where it looks: attention rollout over {layers} ({WORDS[part]} images)"
     draw_attention(parts, parts.data.load(part), f"{name}: {words}")
 
 

@@ -4,6 +4,7 @@ import argparse
 import logging
 import statistics
 import warnings
+import zipfile
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -223,6 +224,8 @@ def carry_out(parts: Assembly) -> Run:
     if parts.trainer.is_global_zero:
         log.info("%s", describe(parts))
     last = folder.last if folder.last.is_file() else None
+    if last and not zipfile.is_zipfile(last):
+        raise ValueError(f"{last} is damaged: the run cannot go on from it; start a new one")
     parts.trainer.fit(parts.classifier, parts.data, ckpt_path=last, weights_only=True)
     return Run(folder.path, finish(parts))
 
@@ -268,7 +271,7 @@ def print_help(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace, overrides: dict[str, str]) -> int:
     """Carries the command out; returns the exit code."""
-    if arguments.resume:
+    if arguments.resume is not None:
         if arguments.config or arguments.seeds or overrides:
             raise ValueError(
                 "--resume goes on by the run's own config.yaml: it takes no other setting "
