@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 # As the command line sets it: before torch is imported, here and in the processes started.
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
 ROOT = Path(__file__).parents[1]
 DATA = os.environ.get("VIT_TEST_DATA")
