@@ -9,15 +9,15 @@ import pytest
 
 PACKAGE = Path(__file__).parents[1] / "vit"
 LEVELS = [
-    "config runs attention patch_embed colour image_operations overlay metrics",
-    "formats auto_augment",
-    "images augment",
-    "archives model normalise",
+    "config runs architecture attention patch_embed colour image_operations overlay metrics",
+    "formats auto_augment pieces",
+    "images augment blocks pooling",
+    "archives model normalise recognise catalogue timm_config",
     "explain pretrained model_file datasets",
     "loaders figures",
     "data classifier inference",
     "callbacks commands.finish",
-    "commands.train commands.evaluate",
+    "commands.train commands.evaluate commands.models",
     "cli",
     "__main__",
 ]

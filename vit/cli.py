@@ -14,6 +14,7 @@ from importlib import import_module
 COMMANDS = {
     "train": "train a network by a configuration, or go on with a run",
     "evaluate": "score a trained network on labelled photos",
+    "models": "list the pretrained networks that can be used",
 }
 
 
