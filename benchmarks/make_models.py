@@ -46,7 +46,7 @@ def recognised(name: str) -> tuple[Architecture | None, str]:
 def counted(architecture: Architecture) -> dict:
     """The columns that the network itself tells."""
     with torch.device("meta"):
-        net = VisionTransformer(architecture).eval()
+        net = VisionTransformer(architecture).eval().requires_grad_(False)
         image = torch.zeros(1, architecture.in_chans, *architecture.img_size)
     with FlopCounterMode(display=False) as counter, torch.no_grad():
         net(image)

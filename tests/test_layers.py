@@ -70,7 +70,13 @@ def test_import_vit_is_light():
 
 
 def test_help_is_light():
-    for words in (["--help"], ["train", "--help"], ["evaluate", "--help"]):
+    commands = (
+        ["train", "--help"],
+        ["evaluate", "--help"],
+        ["models", "--help"],
+        ["models", "deit"],
+    )
+    for words in (["--help"], *commands):
         heavy = loaded_by(f"from vit.cli import main; main({words})") & {
             "torch",
             "lightning",

@@ -156,31 +156,37 @@ def fit_weights(
     Args:
         tensors: under timm's names.
         native: the network they are of.
-        net: the network they are for; its head is kept where the weights have none that fits.
+        net: the network they are for; its own head stays where the number of classes differs.
 
     Raises:
         ValueError: names or shapes are missing, left over, or do not fit: says which.
     """
     wanted, fitted = net.state_dict(), dict(tensors)
-    for name in wanted:
-        if name.startswith(HEADS) and native.num_classes != net.architecture.num_classes:
-            fitted[name] = wanted[name]
-    if native.num_classes and not net.architecture.num_classes:
+    if native.num_classes != net.architecture.num_classes:
         fitted = {name: one for name, one in fitted.items() if not name.startswith(HEADS)}
+        fitted |= {name: one for name, one in wanted.items() if name.startswith(HEADS)}
     if "pos_embed" in fitted:
-        count = native.grid_size[0] * native.grid_size[1] + native.embedded_prefix
-        if fitted["pos_embed"].shape[1] != count:
-            raise ValueError(
-                f"the weights have {fitted['pos_embed'].shape[1]} positions, but images of "
-                f"{by(native.img_size)} pixels need {count}: they are of another network or size"
-            )
-        fitted["pos_embed"] = resize_pos_embed(fitted["pos_embed"], native.grid_size, net.grid_size)
-    if "patch_embed.proj.weight" in fitted:
-        fitted["patch_embed.proj.weight"] = resize_patch_embed(
-            fitted["patch_embed.proj.weight"], net.architecture.patch_size
-        )
+        fitted["pos_embed"] = positions_for(net.grid_size, fitted["pos_embed"], native)
+    projection = "patch_embed.proj.weight"
+    if projection in fitted:
+        fitted[projection] = resize_patch_embed(fitted[projection], net.architecture.patch_size)
     check_names(fitted, wanted)
     return fitted
+
+
+def positions_for(grid: tuple[int, int], pos_embed: Tensor, native: Architecture) -> Tensor:
+    """Positions (1, P + N, D) of the native network, resized to a grid of (rows, cols).
+
+    Raises:
+        ValueError: their number is not the native network's.
+    """
+    rows, cols = native.grid_size
+    if pos_embed.shape[1] != rows * cols + native.embedded_prefix:
+        raise ValueError(
+            f"the weights have {pos_embed.shape[1]} positions, but images of {by(native.img_size)} "
+            f"pixels need {rows * cols + native.embedded_prefix}: they are of another network or size"
+        )
+    return resize_pos_embed(pos_embed, native.grid_size, grid)
 
 
 def check_names(tensors: dict[str, Tensor], wanted: dict[str, Tensor]) -> None:
