@@ -177,6 +177,19 @@ def test_images_of_any_size_where_timm_takes_them(name):
         net(images[..., 1:])
 
 
+def test_what_is_left_over_beside_whole_patches_is_not_seen():
+    module = timm.create_model(
+        "vit_so400m_patch14_siglip_384", embed_dim=48, depth=2, num_heads=3, img_size=(34, 44)
+    )
+    net = vit.from_timm(draw_tensors(module.eval()))
+    images = pictures(module)
+    with torch.inference_mode():
+        assert relative(net(images), module(images)) <= 1e-5
+    assert net.grid_size == rollout(net, images).shape[1:] == (2, 3)
+    with pytest.raises(ValueError, match="expected images of 34x44 pixels"):
+        net(images[..., :42])
+
+
 # --- The fields ----------------------------------------------------------------------------------
 
 

@@ -9,6 +9,7 @@ the 173 leave a field's default stands behind it.
 
 from dataclasses import asdict, dataclass, fields
 
+IMAGE_SIZES = ("exact", "multiples", "cut")
 EMBED_NORMS = (None, "tokens", "patches")
 NORM_LAYERS = ("layernorm", "layernorm_1e-5", "rmsnorm", "rmsnorm_1e-5")
 MLPS = ("gelu", "gelu_tanh", "quick_gelu", "swiglu", "swiglu_packed")
@@ -57,8 +58,11 @@ class Architecture:
             a distillation token, a head each, averaged; Touvron et al. 2021, arXiv 2012.12877).
         fc_norm: the last norm after the pooling (true) in place of before it (false), or nowhere
             ("none": Heinrich et al. 2024, RADIO, arXiv 2412.07679); none: after it exactly for "avg".
-        dynamic_img_size: takes images of any size that is a multiple of the patch's, with positions
-            resized at each call (Chen et al. 2024, InternVL, arXiv 2312.14238).
+        image_sizes: which images it takes: "exact", of img_size alone, a multiple of the patch's;
+            "multiples", of any size that is, with positions resized at each call (Chen et al. 2024,
+            InternVL, arXiv 2312.14238); "cut", of img_size alone, of which what is left over beside
+            whole patches, to the right and below, is not seen (Zhai et al. 2023, SigLIP, arXiv
+            2303.15343: 384 pixels in patches of 14).
         drop_rate: dropout after positions, projections and MLP layers, fraction in [0, 1).
         drop_path_rate: stochastic depth (Huang et al. 2016, arXiv 1603.09382) of the last block,
             rising linearly from 0 at the first, fraction in [0, 1).
@@ -88,7 +92,7 @@ class Architecture:
     block: str = "pre"
     global_pool: str = "token"
     fc_norm: bool | str | None = None
-    dynamic_img_size: bool = False
+    image_sizes: str = "exact"
     drop_rate: float = 0.0
     drop_path_rate: float = 0.0
 
@@ -101,6 +105,7 @@ class Architecture:
         for name in ("drop_rate", "drop_path_rate"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"{name} ({getattr(self, name)}) must be at least 0 and below 1")
+        one_of("image_sizes", self.image_sizes, IMAGE_SIZES)
         one_of("embed_norm", self.embed_norm, EMBED_NORMS)
         one_of("norm_layer", self.norm_layer, NORM_LAYERS)
         one_of("mlp", self.mlp, MLPS)

@@ -55,7 +55,7 @@ class VisionTransformer(nn.Module):
             a.embed_dim,
             bias=a.embed_norm != "tokens",
             norm=norm_if(a.embed_norm == "patches", a),
-            any_size=a.dynamic_img_size,
+            sizes=a.image_sizes,
         )
         self.grid_size = self.patch_embed.grid_size
         self.cls_token = token(int(a.class_token), a.embed_dim)

@@ -26,10 +26,11 @@ class PatchEmbed(nn.Module):
         embed_dim: token width D.
         bias: whether the projection has a bias.
         norm: makes the norm on the tokens, called with D; nn.Identity for none.
-        any_size: whether images of other sizes are taken, multiples of the patch's.
+        sizes: "exact": images of img_size; "multiples": of any size that is a multiple of the
+            patch's; "cut": of img_size, seen as far as whole patches go from the top left.
 
     Raises:
-        ValueError: the image's height or width is not a multiple of the patch's.
+        ValueError: the image's height or width is not a multiple of the patch's, unless cut.
     """
 
     def __init__(
@@ -40,17 +41,17 @@ class PatchEmbed(nn.Module):
         embed_dim: int,
         bias: bool = True,
         norm: Callable[[int], nn.Module] = nn.Identity,
-        any_size: bool = False,
+        sizes: str = "exact",
     ):
         super().__init__()
-        if img_size[0] % patch_size[0] or img_size[1] % patch_size[1]:
+        if sizes != "cut" and (img_size[0] % patch_size[0] or img_size[1] % patch_size[1]):
             raise ValueError(
                 f"img_size ({by(img_size)} pixels) must be a multiple of patch_size "
                 f"({by(patch_size)} pixels) in height and in width"
             )
         self.img_size = img_size
         self.patch_size = patch_size
-        self.any_size = any_size
+        self.sizes = sizes
         self.grid_size = (img_size[0] // patch_size[0], img_size[1] // patch_size[1])
         self.num_patches = self.grid_size[0] * self.grid_size[1]
         self.proj = nn.Conv2d(
@@ -73,7 +74,7 @@ class PatchEmbed(nn.Module):
         size = tuple(images.shape[-2:])
         if size == self.img_size:
             return self.grid_size
-        if not self.any_size:
+        if self.sizes != "multiples":
             raise ValueError(
                 f"expected images of {by(self.img_size)} pixels (height x width), got {by(size)}"
             )

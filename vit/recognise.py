@@ -46,7 +46,7 @@ def architecture_of(module: "timm.models.VisionTransformer") -> Architecture:
         embed_norm=embed_norm_of(module),
         global_pool="distilled" if hasattr(module, "dist_token") else module.global_pool,
         fc_norm=last_norm_of(module),
-        dynamic_img_size=module.dynamic_img_size,
+        image_sizes=image_sizes_of(module),
         **of_block(module.blocks[0], module.embed_dim),
     )
 
@@ -112,6 +112,15 @@ def block_of(block: nn.Module) -> str | None:
         normed = {not isinstance(norm, (nn.Identity, type(None))) for norm in inside}
         kind = {(True,): "sub_norm", (False,): "pre"}.get(tuple(normed))
     return kind
+
+
+def image_sizes_of(module: "timm.models.VisionTransformer") -> str:
+    """Which images it takes, in our words."""
+    if module.dynamic_img_size:
+        return "multiples"
+    embed = module.patch_embed
+    rest = [side % patch for side, patch in zip(embed.img_size, embed.patch_size, strict=True)]
+    return "cut" if any(rest) else "exact"
 
 
 def embed_norm_of(module: "timm.models.VisionTransformer") -> str | None:

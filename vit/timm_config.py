@@ -65,9 +65,10 @@ def for_timm(architecture: Architecture, classes: list[str], preprocess: Preproc
 def arguments_of(a: Architecture) -> dict:
     """What timm's constructor takes to build the architecture on the base."""
     same = "img_size patch_size in_chans embed_dim depth num_heads mlp_ratio qkv_bias proj_bias qk_norm"
-    same += " class_token reg_tokens no_embed_class dynamic_img_size"
+    same += " class_token reg_tokens no_embed_class"
     arguments = {name: getattr(a, name) for name in same.split()} | {
         "init_values": a.init_values,
+        "dynamic_img_size": a.image_sizes == "multiples",
         "global_pool": "token" if a.global_pool == "distilled" else a.global_pool,
         "fc_norm": a.norm_after_pool,
         "final_norm": a.fc_norm != "none",
