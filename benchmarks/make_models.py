@@ -77,7 +77,7 @@ def row_of(name: str, config, architecture: Architecture | None, refused: str) -
     }
     if architecture is None:
         size = "x".join(map(str, config.input_size[1:]))
-        return row | {"parameters": 0, "img_size": size, "classes": config.num_classes}
+        return row | {"img_size": size, "classes": config.num_classes}
     size = tuple(config.input_size[1:])
     changed = replace(architecture, img_size=size, num_classes=config.num_classes)
     return row | counted(changed)

@@ -5,6 +5,7 @@ output in float64, and the whole (T, T) product of the definition.
 """
 
 import gc
+import re
 from functools import cache
 
 import pytest
@@ -213,18 +214,16 @@ def test_every_value_of_every_table_builds_a_network_all_of_which_learns():
 
 @full
 def test_no_field_is_used_by_a_single_name():
-    plain = Architecture()
-    used = dict.fromkeys(vars(plain), 0)
+    used = dict.fromkeys(vars(Architecture()), 0)
     for name in SUPPORTED:
         for field in architecture_of(on_meta(name)).non_defaults():
             used[field] += 1
     assert len(used) <= 24
-    assert {field for field, count in used.items() if count == 0} == {
-        "in_chans",  # grey images
-        "drop_rate",
-        "drop_path_rate",
-    }
+    unused = {field for field, count in used.items() if not count}
+    assert unused == {"in_chans", "drop_rate", "drop_path_rate"}  # grey images, and training
     assert 1 not in used.values()
+    told = re.findall(r"^ +(\w+): \[(\d+)\]", Architecture.__doc__, re.MULTILINE)
+    assert {field: int(count) for field, count in told} == used
 
 
 # --- Attention -----------------------------------------------------------------------------------

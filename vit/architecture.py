@@ -3,8 +3,9 @@
 D embed_dim, K head width, P tokens before the patches.
 
 The defaults are the plain Vision Transformer (Dosovitskiy et al. 2021, arXiv 2010.11929) at the
-size Ti/16. Of the 179 Vision Transformers in timm 1.0.31 these fields describe 173; how many of
-the 173 leave a field's default stands behind it.
+size Ti/16. Of the 179 Vision Transformers in timm 1.0.31 these fields describe 173; the number before
+each field's meaning says how many of the 173 leave its default. None is there for a single name; those
+of no name are for grey images and for training.
 """
 
 from dataclasses import asdict, dataclass, fields
@@ -23,48 +24,48 @@ class Architecture:
     """What a network is, in timm's words; the defaults are ViT-Ti/16.
 
     Args:
-        img_size: image side or (height, width), pixels.
-        patch_size: patch side or (height, width), pixels.
-        in_chans: colour channels.
-        num_classes: outputs of the head; 0 means no head, features come out.
-        embed_dim: token width D.
-        depth: number of blocks.
-        num_heads: attention heads per block; embed_dim must be a multiple of it.
-        mlp_ratio: width of the MLP's first layer over embed_dim.
-        qkv_bias: bias in the projection to q, k, v; off: El-Nouby et al. 2024, AIMv2.
-        proj_bias: bias in all other layers of a block; off: AIMv2 (arXiv 2411.14402, section 3).
-        qk_norm: norms on each head's q and k (Dehghani et al. 2023, arXiv 2302.05442, section 2).
-        init_values: first value of LayerScale (Touvron et al. 2021, arXiv 2103.17239); none: without.
-        class_token: a learned class token before the patches; off: Zhai et al. 2022, Scaling ViT
+        img_size: [114] image side or (height, width), pixels.
+        patch_size: [76] patch side or (height, width), pixels.
+        in_chans: [0] colour channels.
+        num_classes: [90] outputs of the head; 0 means no head, features come out.
+        embed_dim: [169] token width D.
+        depth: [101] number of blocks.
+        num_heads: [168] attention heads per block; embed_dim must be a multiple of it.
+        mlp_ratio: [53] width of the MLP's first layer over embed_dim.
+        qkv_bias: [24] bias in the projection to q, k, v; off: El-Nouby et al. 2024, AIMv2.
+        proj_bias: [12] bias in all other layers of a block; off: AIMv2 (arXiv 2411.14402, section 3).
+        qk_norm: [3] norms on each head's q and k (Dehghani et al. 2023, arXiv 2302.05442, section 2).
+        init_values: [47] first value of LayerScale (Touvron et al. 2021, arXiv 2103.17239).
+        class_token: [75] a learned class token before the patches; off: Zhai et al. 2022, Scaling ViT
             (arXiv 2106.04560, section 3).
-        reg_tokens: learned register tokens (Darcet et al. 2024, arXiv 2309.16588) after it.
-        no_embed_class: positions for the patches alone, none for the prefix tokens (Touvron et al.
+        reg_tokens: [34] learned register tokens (Darcet et al. 2024, arXiv 2309.16588) after it.
+        no_embed_class: [40] positions for the patches alone, none for the prefix tokens (Touvron et al.
             2022, DeiT III, arXiv 2204.07118).
-        embed_norm: a norm before the first block: "tokens", on all of them, after the positions,
+        embed_norm: [41] a norm before the first block: "tokens", on all of them, after the positions,
             and patches without bias (Radford et al. 2021, CLIP, arXiv 2103.00020); "patches",
             before the positions (AIMv2); none: without.
-        norm_layer: "layernorm" (Ba et al. 2016, arXiv 1607.06450), "rmsnorm" (Zhang & Sennrich
+        norm_layer: [46] "layernorm" (Ba et al. 2016, arXiv 1607.06450), "rmsnorm" (Zhang & Sennrich
             2019, arXiv 1910.07467), each with epsilon 1e-6, or 1e-5 as "layernorm_1e-5", ...
-        mlp: the MLP's activation, "gelu" (Hendrycks & Gimpel 2016, arXiv 1606.08415), "gelu_tanh",
+        mlp: [36] the MLP's activation, "gelu" (Hendrycks & Gimpel 2016, arXiv 1606.08415), "gelu_tanh",
             its approximation by tanh, "quick_gelu", that by a sigmoid (section 2 there, CLIP), or
             a gated MLP (Shazeer 2020, arXiv 2002.05202), "swiglu" with gate and value in two
             layers, "swiglu_packed" with both in one.
-        block: where a block has its norms: "pre", before attention and MLP; "sub_norm", also inside
+        block: [9] where a block has its norms: "pre", before attention and MLP; "sub_norm", also inside
             both (Wang et al. 2022, Magneto, arXiv 2210.06423); "res_post", after both (Liu et al.
             2022, Swin V2, arXiv 2111.09883); "parallel", one before both, which act side by side
             (Dehghani et al. 2023, arXiv 2302.05442).
-        global_pool: what the head reads: "token" (the class token), "avg" (mean of the patches),
+        global_pool: [85] what the head reads: "token" (the class token), "avg" (mean of the patches),
             "map" (attention with one learned query, Zhai et al. 2022), "distilled" (the class and
             a distillation token, a head each, averaged; Touvron et al. 2021, arXiv 2012.12877).
-        fc_norm: the last norm after the pooling (true) in place of before it (false), or nowhere
+        fc_norm: [47] the last norm after the pooling (true) in place of before it (false), or nowhere
             ("none": Heinrich et al. 2024, RADIO, arXiv 2412.07679); none: after it exactly for "avg".
-        image_sizes: which images it takes: "exact", of img_size alone, a multiple of the patch's;
+        image_sizes: [6] which images it takes: "exact", of img_size alone, a multiple of the patch's;
             "multiples", of any size that is, with positions resized at each call (Chen et al. 2024,
             InternVL, arXiv 2312.14238); "cut", of img_size alone, of which what is left over beside
             whole patches, to the right and below, is not seen (Zhai et al. 2023, SigLIP, arXiv
             2303.15343: 384 pixels in patches of 14).
-        drop_rate: dropout after positions, projections and MLP layers, fraction in [0, 1).
-        drop_path_rate: stochastic depth (Huang et al. 2016, arXiv 1603.09382) of the last block,
+        drop_rate: [0] dropout after positions, projections and MLP layers, fraction in [0, 1).
+        drop_path_rate: [0] stochastic depth (Huang et al. 2016, arXiv 1603.09382) of the last block,
             rising linearly from 0 at the first, fraction in [0, 1).
 
     Raises:

@@ -13,7 +13,7 @@ from vit.config import nearest
 FILE = Path(__file__).with_name("models.csv")
 COLUMNS = (
     "name",  # timm's; the plain Vision Transformers of its modules vision_transformer and deit
-    "tag",  # of the weights; a name's first row is its default; empty: no weights are published
+    "tag",  # of the weights; a name's first row is its default
     "parameters",  # with the head of the weights
     "gmacs",  # 10^9 multiplications with addition, for one image
     "img_size",  # height x width, pixels
@@ -25,7 +25,7 @@ COLUMNS = (
     "interpolation",
     "mean",
     "std",
-    "weights",  # Hugging Face repository or address they are fetched from
+    "weights",  # Hugging Face repository or address they are fetched from; empty: none published
     "refused",  # why our network cannot hold it; empty: it can
     "architecture",  # JSON, the non-defaults of `Architecture`
 )
@@ -47,7 +47,7 @@ def rows() -> list[dict[str, str]]:
 
 
 def full_name(row: dict[str, str]) -> str:
-    """NAME.TAG, or NAME where no weights are published."""
+    """NAME.TAG, or NAME where there is no tag."""
     return f"{row['name']}.{row['tag']}" if row["tag"] else row["name"]
 
 

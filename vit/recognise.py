@@ -130,11 +130,12 @@ def embed_norm_of(module: "timm.models.VisionTransformer") -> str | None:
     return None if isinstance(module.patch_embed.norm, nn.Identity) else "patches"
 
 
-def last_norm_of(module: "timm.models.VisionTransformer") -> bool | str:
-    """Where the norm after the last block is, in our words."""
-    if not isinstance(module.fc_norm, nn.Identity):
-        return True
-    return "none" if isinstance(module.norm, nn.Identity) else False
+def last_norm_of(module: "timm.models.VisionTransformer") -> bool | str | None:
+    """Where the norm after the last block is, in our words; None where the pooling expects it."""
+    after = not isinstance(module.fc_norm, nn.Identity)
+    if not after and isinstance(module.norm, nn.Identity):
+        return "none"
+    return None if after == (module.global_pool == "avg") else after
 
 
 def differences(module: "timm.models.VisionTransformer") -> list[str]:

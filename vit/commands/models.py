@@ -58,7 +58,8 @@ def table(rows: list[dict[str, str]]) -> list[str]:
     """The rows as lines of text, names to the left and numbers to the right."""
     rows = [dict(zip(SHOWN, SHOWN, strict=True)) | {"refused": ""}, *rows]
     for row in rows[1:]:
-        row["parameters"] = f"{int(row['parameters']) / 1e6:.1f} M"
+        if row["parameters"]:
+            row["parameters"] = f"{int(row['parameters']) / 1e6:.1f} M"
     width = {column: max(len(row[column]) for row in rows) for column in SHOWN}
     lines = []
     for row in rows:
