@@ -1,5 +1,6 @@
 """What the tests share: real data where it is, and the command line as a user types it."""
 
+import logging
 import os
 import subprocess
 import sys
@@ -20,6 +21,12 @@ def shared() -> Path:
     if not DATA or not (Path(DATA) / "data").is_dir():
         pytest.skip("real data is not here: set VIT_TEST_DATA to the folder that holds data/")
     return Path(DATA).resolve()
+
+
+@pytest.fixture(autouse=True)
+def heard(monkeypatch):
+    """pytest's caplog hears the library's messages, which the command line keeps for itself."""
+    monkeypatch.setattr(logging.getLogger("vit"), "propagate", True)
 
 
 @pytest.fixture(scope="session")

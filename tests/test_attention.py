@@ -41,6 +41,19 @@ def test_worked_example_digit_for_digit(path):
     torch.testing.assert_close(module(x)[0], torch.tensor(rows), atol=1e-8, rtol=1e-7)
 
 
+def test_each_path_is_the_one_that_was_asked_for(monkeypatch):
+    calls = []
+    kernel = torch.nn.functional.scaled_dot_product_attention
+    monkeypatch.setattr(
+        "torch.nn.functional.scaled_dot_product_attention",
+        lambda *args: calls.append(args) or kernel(*args),
+    )
+    attention("explicit")(torch.randn(1, 5, 64))
+    assert not calls
+    attention("fused")(torch.randn(1, 5, 64))
+    assert len(calls) == 1
+
+
 @pytest.mark.parametrize("tokens", TOKENS)
 @pytest.mark.parametrize(
     ("dtype", "tolerance"),

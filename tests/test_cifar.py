@@ -24,7 +24,7 @@ from PIL import Image
 pytestmark = pytest.mark.full
 
 ROOT = Path(__file__).parents[1]
-BATCHES = 40  # an epoch of the test: 40 batches of 128 images in place of 351
+BATCHES = 32  # an epoch of the test: 32 batches of 128 images in place of 351
 SAVE_EVERY = 8
 # The configuration's data, schedule and saving; fewer blocks and batches, so that it takes minutes.
 SETTINGS = {

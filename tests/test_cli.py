@@ -36,7 +36,7 @@ import pytest
         (
             "vit",
             ["trian"],
-            'no command "trian" (there are: train, evaluate); did you mean "train"?',
+            'no command "trian" (there are: train, evaluate, models, runs); did you mean "train"?',
         ),
         ("vit", ["evaluate", "digits", "--modle", "x"], "required: --model"),
     ],
@@ -85,3 +85,9 @@ def test_several_seeds_make_a_table(command, tmp_path):
     assert "# test top-1" in done.stdout
     assert "over 2 seeds" in done.stdout
     assert sorted(path.name for path in (tmp_path / "quickstart").iterdir()) == ["1", "2"]
+    (tmp_path / "quickstart" / "2" / "summary.json").unlink()
+    table = command("runs", tmp_path, script="vit").stdout.splitlines()
+    assert [line.split()[0] for line in table] == ["run", "quickstart/1", "quickstart/2"]
+    assert table[1].split()[-1] == "finished"
+    assert table[2].split()[-1] == "unfinished"
+    assert command("runs", tmp_path / "none", script="vit", check=False).returncode == 2

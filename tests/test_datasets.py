@@ -51,7 +51,6 @@ def test_share_of_each_class(count, moved):
 
 
 def test_a_single_image_stays_in_training_and_is_said(caplog):
-    logging.getLogger("vit").propagate = True
     parts = divide(flat({"a": 1, "b": 10}), content, "val", 0.5, 0)
     assert [i.split for i in parts if i.label == "a"] == ["train"]
     assert 'class "a" has one image' in caplog.text
@@ -83,12 +82,11 @@ def test_folder_with_parts(tmp_path, name, caplog):
     for part, count in (("train", 3), (name, 2), ("TEST", 1)):
         for label in ("10", "2", "a b", "猫"):
             for i in range(count):
-                picture(tmp_path / part / label / f"{i}.JPEG", hash((part, label, i)) % 1000)
+                picture(tmp_path / part / label / f"{i}.JPEG", i)
     (tmp_path / "train" / ".ipynb_checkpoints").mkdir()
     (tmp_path / "train" / "empty").mkdir()
     (tmp_path / "train" / "2" / "Thumbs.db").write_bytes(b"x")
     (tmp_path / "extra").mkdir()
-    logging.getLogger("vit").propagate = True
     caplog.set_level(logging.INFO)
     items = Folder(tmp_path).items()
     assert datasets.class_names(items) == ["2", "10", "a b", "猫"]
@@ -103,19 +101,16 @@ def test_flat_folder_nested_and_linked_in_a_loop(tmp_path):
     picture(tmp_path / "b" / "no_suffix", 3)
     os.symlink(tmp_path, tmp_path / "a" / "loop")
     items = Folder(tmp_path).items()
-    direct = [i for i in items if "loop" not in i.id]
-    assert {(i.id, i.label) for i in direct} == {
+    assert {(i.id, i.label) for i in items} == {
         ("a/x.png", "a"),
         ("a/deep/y.tif", "a"),
         ("b/no_suffix", "b"),
     }
-    assert len(items) < 10
 
 
 def test_labels_are_checked_by_name(caplog):
-    logging.getLogger("vit").propagate = True
     items = [Item("1", "a", "val"), Item("2", "d", "val")]
-    with pytest.raises(ValueError, match="the val part has the class d, which the training"):
+    with pytest.raises(ValueError, match="the val part has d, which is no class of the training"):
         datasets.check_labels(items, ["a", "b"], "the val part")
     datasets.check_labels(items[:1], ["a", "b"], "the val part")
     assert "the val part has no image of b" in caplog.text
@@ -124,7 +119,7 @@ def test_labels_are_checked_by_name(caplog):
 def test_missing_folders_are_named(tmp_path):
     with pytest.raises(ValueError, match="no folder"):
         Folder(tmp_path / "nowhere")
-    with pytest.raises(ValueError, match="no images in"):
+    with pytest.raises(ValueError, match="no class folder with an image"):
         Folder(tmp_path).items()
     with pytest.raises(ValueError, match=r"needs --data.root"):
         datasets.open_source("folder", None)

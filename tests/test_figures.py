@@ -11,7 +11,8 @@ from matplotlib.collections import QuadMesh
 from matplotlib.text import Text
 from PIL import Image
 
-from vit import figures
+from vit import calibration, figures, lettering, score_figures
+from vit.metrics import Predictions
 from vit.overlay import LEAST_TOP, colour_map, overlay, scale_top
 
 ODD = ["10", "2", "a b", "猫", "O'Brien", "<b>x</b>", "$x$", "a_b", "back\\slash", "two\nlines"]
@@ -27,7 +28,8 @@ def drawn(monkeypatch):
         saved.append(figure)
         return save(figure, *rest)
 
-    monkeypatch.setattr(figures, "save", keep)
+    for module in (figures, score_figures):
+        monkeypatch.setattr(module, "save", keep)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         yield saved
@@ -183,12 +185,44 @@ def test_no_epochs_is_an_error(tmp_path):
         figures.curves([], tmp_path / "a.png", "")
 
 
+def test_throughput_has_a_panel_with_its_median(drawn, tmp_path):
+    speeds = (5000, 12000.5, 12345.4, 12999)
+    timing = [
+        {"epoch": str(n + 1), "seconds": "9", "images_per_second": str(speed)}
+        for n, speed in enumerate(speeds)
+    ]
+    assert_png(figures.curves(history(), tmp_path / "a.png", "digits", timing))
+    *_, rate, speed = drawn[0].axes
+    assert rate.get_ylabel() == "learning rate" and rate.get_xlabel() == ""
+    assert speed.get_ylabel() == "images/s" and speed.get_xlabel() == "epoch"
+    assert np.allclose(speed.lines[0].get_xydata().T, [[1, 2, 3, 4], speeds])
+    assert np.allclose(data(speed, "median: 12,173 images/s")[1], 12172.95)
+    assert (data(speed, "best epoch: 3 (75.0 %)")[0] == 3).all()
+    assert speed.get_ylim()[0] == 0 and speed.get_ylim()[1] > max(speeds)
+    assert rate.get_ylim()[1] > 0.01  # the highest dot is whole
+    assert "10,000" in words(drawn[0])
+    assert_readable(drawn[0])
+
+
+@pytest.mark.parametrize("timing", [None, [], [{"epoch": 1, "images_per_second": ""}]])
+def test_without_timing_there_is_no_panel_for_it(drawn, tmp_path, timing):
+    figures.curves(history(), tmp_path / "a.png", "", timing)
+    assert len(drawn[0].axes) == 3 and drawn[0].axes[2].get_xlabel() == "epoch"
+
+
+def test_slow_training_has_a_median_too(drawn, tmp_path):
+    timing = [{"epoch": 1, "images_per_second": 3.456}, {"epoch": 2, "images_per_second": None}]
+    figures.curves(history()[:2], tmp_path / "a.png", "", timing)
+    assert "median: 3.46 images/s" in words(drawn[0])
+    assert_readable(drawn[0])
+
+
 # --- confusion ---------------------------------------------------------------------------------
 
 
 def test_confusion_shows_counts_shares_and_accuracy(drawn, tmp_path):
     matrix = torch.tensor([[8, 2, 0], [1, 3, 0], [0, 0, 0]])
-    path = figures.confusion(matrix, ["ant", "bee", "cow"], tmp_path / "c.png", "title")
+    path = score_figures.confusion(matrix, ["ant", "bee", "cow"], tmp_path / "c.png", "title")
     assert_png(path)
     cells, bars, _ = drawn[0].axes
     written = {text.get_position(): text.get_text() for text in cells.texts}
@@ -205,7 +239,7 @@ def test_confusion_shows_counts_shares_and_accuracy(drawn, tmp_path):
 
 
 def test_confusion_without_errors(drawn, tmp_path):
-    figures.confusion(np.diag([3, 4]), ["a", "b"], tmp_path / "c.png", "title")
+    score_figures.confusion(np.diag([3, 4]), ["a", "b"], tmp_path / "c.png", "title")
     assert "7 of 7 right." in words(drawn[0]) and "Most often" not in words(drawn[0])
 
 
@@ -214,7 +248,7 @@ def test_confusion_is_readable_at_any_number_of_classes(drawn, tmp_path, count):
     generator = np.random.default_rng(0)
     matrix = generator.integers(0, 900, (count, count)) + np.diag(np.full(count, 5000))
     names = [f"species of bird number {number}" for number in range(count)]
-    path = figures.confusion(matrix, names, tmp_path / "c.png", "birds")
+    path = score_figures.confusion(matrix, names, tmp_path / "c.png", "birds")
     assert_png(path, most=2700)
     cells, bars, _ = drawn[0].axes
     assert len(cells.texts) == (count**2 if count <= 20 else 0)
@@ -228,7 +262,216 @@ def test_confusion_is_readable_at_any_number_of_classes(drawn, tmp_path, count):
 
 def test_a_matrix_of_other_classes_is_refused(tmp_path):
     with pytest.raises(ValueError, match=r"must be \(C, C\) for 3 classes, got \(2, 2\)"):
-        figures.confusion(np.eye(2), ["a", "b", "c"], tmp_path / "c.png", "")
+        score_figures.confusion(np.eye(2), ["a", "b", "c"], tmp_path / "c.png", "")
+
+
+# --- reliability -------------------------------------------------------------------------------
+
+
+def answered(count: int, sharpness: float = 2.5) -> Predictions:
+    """Answers among ten classes, surer than they are right."""
+    generator = torch.Generator().manual_seed(count)
+    logits = torch.randn(count, 10, generator=generator)
+    labels = torch.randint(10, (count,), generator=generator)
+    logits[torch.arange(count), labels] += 1.5
+    return Predictions(sharpness * logits, labels)
+
+
+def draw_reliability(predictions: Predictions, path, temperature: float = 2.0, **rest):
+    confidences = (predictions.probabilities(t).amax(dim=1) for t in (1.0, temperature))
+    before, after = confidences
+    return score_figures.reliability(before, predictions.correct(), after, path, "digits", **rest)
+
+
+def points(axes) -> list[np.ndarray]:
+    """Mean confidence, accuracy and the interval's two ends, per series: (points, 4), percent."""
+    found = []
+    for container in axes.containers:
+        line, _, (bars,) = container.lines
+        ends = np.array([segment[:, 1] for segment in bars.get_segments()]).reshape(-1, 2)
+        found.append(np.hstack([line.get_xydata(), ends]))
+    return found
+
+
+@pytest.mark.parametrize("count", [1, 50, 2000])
+def test_reliability_shows_the_bins(drawn, tmp_path, count):
+    """Against a loop over bins that follows the definition, and Wilson's equation solved."""
+    predictions = answered(count)
+    assert_png(draw_reliability(predictions, tmp_path / "r.png"))
+    diagram, *histograms = drawn[0].axes
+    correct = predictions.correct().numpy()
+    shown = points(diagram)
+    for number, (temperature, name) in enumerate([(1.0, "before"), (2.0, "after")]):
+        sure = predictions.probabilities(temperature).amax(dim=1).numpy()
+        many, few, counts = [], [], []
+        for place in range(15):
+            inside = (sure > place / 15) & (sure <= (place + 1) / 15)
+            counts.append(inside.sum())
+            if inside.any():
+                share = correct[inside].mean()
+                # the two p at which |share - p| is 1.96 standard errors of p
+                n, z2 = inside.sum(), 1.959964**2
+                ends = sorted(np.roots([1 + z2 / n, -2 * share - z2 / n, share**2]).real)
+                row = 100 * np.array([sure[inside].mean(), share, *ends])
+                (many if n >= 10 else few).append(row)
+        for drawn_rows, expected in zip(shown[2 * number :], (many, few), strict=False):
+            assert np.allclose(drawn_rows, np.reshape(expected, (-1, 4)), atol=1e-6)
+        bars = histograms[number].patches
+        assert [bar.get_height() for bar in bars] == counts and sum(counts) == count
+        edges = [bar.get_x() for bar in bars]
+        assert np.allclose(edges, np.arange(15) * 100 / 15)
+        written = [text.get_text() for text in histograms[number].texts]
+        assert written == [str(n) for n in counts if n]
+        assert f"{name} temperature: ECE {100 * predictions.ece(temperature):.1f} %" in words(
+            drawn[0]
+        )
+    assert f"{correct.sum():,} of {count:,} right" in words(drawn[0])
+    ideal = data(diagram, "ideal: right as often as it says")
+    assert np.array_equal(ideal, [[0, 100], [0, 100]])
+    assert_readable(drawn[0])
+
+
+def test_bins_of_fewer_than_ten_images_are_hollow(drawn, tmp_path):
+    sure = np.array([0.5] * 9 + [0.9] * 10)
+    score_figures.reliability(sure, sure > 0.4, sure, tmp_path / "r.png", "")
+    filled, hollow = (container.lines[0] for container in drawn[0].axes[0].containers)
+    assert np.allclose(filled.get_xydata(), [[90, 100]]) and filled.get_mfc() == figures.BLUE
+    assert np.allclose(hollow.get_xydata(), [[50, 100]]) and hollow.get_mfc() == "white"
+
+
+def test_the_error_in_the_picture_is_that_of_the_summary():
+    for count in (1, 7, 500):
+        predictions = answered(count)
+        confidence = predictions.probabilities().amax(dim=1).numpy()
+        bins = calibration.binned(confidence, predictions.correct().numpy())
+        assert calibration.calibration_error(*bins) == pytest.approx(predictions.ece(), abs=1e-12)
+
+
+def test_the_edges_of_bins_belong_to_the_lower_one():
+    count, sure, right = calibration.binned(
+        np.array([0, 1 / 15, 0.2, 1, 1 + 1e-7]), np.array([True, False, True, True, False])
+    )
+    assert np.flatnonzero(count).tolist() == [0, 2, 14] and count[[0, 2, 14]].tolist() == [2, 1, 2]
+    assert right[[0, 2, 14]].tolist() == [0.5, 1, 0.5]
+    assert np.isnan(sure[1]) and np.isnan(right[1])
+
+
+def test_reliability_of_many_images_is_readable(drawn, tmp_path):
+    draw_reliability(answered(50_000), tmp_path / "r.png", note="Temperature 2.00, fitted.")
+    assert "Temperature 2.00, fitted. " in words(drawn[0]).replace("\n", " ")
+    assert "of 50,000 right" in words(drawn[0]).replace("\n", " ")
+    assert_readable(drawn[0])
+
+
+def test_a_temperature_of_one_is_drawn_once(drawn, tmp_path):
+    predictions = answered(80)
+    assert_png(draw_reliability(predictions, tmp_path / "r.png", temperature=1.0))
+    assert len(drawn[0].axes) == 2
+    expected = f"temperature changes nothing: ECE {100 * predictions.ece():.1f} %"
+    assert expected in words(drawn[0]) and "before" not in words(drawn[0])
+    assert_readable(drawn[0])
+
+
+@pytest.mark.parametrize(
+    ("confidence", "correct", "calibrated", "message"),
+    [
+        ([0.5], [True, False], [0.5], r"must all be \(n,\), n > 0, got \(1,\), \(2,\) and \(1,\)"),
+        ([], [], [], "n > 0"),
+        ([[0.5]], [[True]], [[0.5]], r"\(1, 1\)"),
+        ([0.5, 1.5], [True, False], [0.5, 0.5], "confidence must be fractions, got 0.5 to 1.5"),
+        ([0.5], [True], [-0.5], "calibrated must be fractions, got -0.5 to -0.5"),
+        ([0.5], [True], [np.nan], "calibrated must be fractions, got nan"),
+    ],
+)
+def test_what_is_no_confidence_is_refused(tmp_path, confidence, correct, calibrated, message):
+    with pytest.raises(ValueError, match=message):
+        score_figures.reliability(confidence, correct, calibrated, tmp_path / "r.png", "")
+
+
+# --- per class -----------------------------------------------------------------------------------
+
+
+def score(f1: float, count: int = 7) -> dict[str, float]:
+    return {"precision": f1 / 2, "recall": f1 / 4, "f1": f1, "count": count}
+
+
+def lengths(axes) -> dict[str, list[float]]:
+    """Bars from top to bottom, by the measure in the legend."""
+    return {
+        bars.get_label(): [bar.get_width() for bar in bars]
+        for bars in axes.containers  # in the order of the rows, which go down
+    }
+
+
+def rows_of(axes) -> list[str]:
+    return [tick.get_text() for tick in axes.get_yticklabels()]
+
+
+def test_classes_stand_by_f1_with_their_three_measures(drawn, tmp_path):
+    scores = {"ant": score(0.9), "bee": score(0.5, 1234), "cow": score(0.7, 1)}
+    path = score_figures.per_class(scores, list(scores), tmp_path / "p.png", "insects")
+    assert_png(path)
+    (axes,) = drawn[0].axes
+    assert rows_of(axes) == ["bee", "cow", "ant"]
+    assert axes.yaxis_inverted()  # the first stands at the top
+    for label, factor in {"F1": 100, "precision": 50, "recall": 25}.items():
+        assert lengths(axes)[label] == pytest.approx([factor * f1 for f1 in (0.5, 0.7, 0.9)])
+    written = {(x, y): text.get_text() for text in axes.texts for x, y in [text.get_position()]}
+    assert [written[112, row] for row in range(3)] == ["50.0", "70.0", "90.0"]
+    assert [written[128, row] for row in range(3)] == ["1,234", "1", "7"]
+    assert np.allclose(data(axes, "macro F1 70.0 %")[0], 70)
+    assert {text.get_text() for text in axes.get_legend().get_texts()} == {
+        *("F1", "precision", "recall", "macro F1 70.0 %")
+    }
+    assert_readable(drawn[0])
+
+
+def test_equal_classes_keep_their_order(drawn, tmp_path):
+    scores = {name: score(0.5) for name in "zay"}
+    score_figures.per_class(scores, "zay", tmp_path / "p.png", "")
+    assert rows_of(drawn[0].axes[0]) == ["z", "a", "y"]
+
+
+@pytest.mark.parametrize(("count", "left_out"), [(1, 0), (30, 0), (31, 1), (1000, 970)])
+def test_of_many_classes_the_worst_and_the_best_are_drawn(drawn, tmp_path, count, left_out):
+    scores = {f"species {n}": score((n + 1) / count, n + 1) for n in range(count)}
+    path = score_figures.per_class(scores, list(scores), tmp_path / "p.png", "birds")
+    assert_png(path)
+    (axes,) = drawn[0].axes
+    names = list(scores)
+    assert rows_of(axes) == (names[:15] + names[-15:] if left_out else names)
+    places = axes.get_yticks()
+    assert places[-1] == len(places) - 1 + bool(left_out)  # a row without bars
+    gap = [text.get_text() for text in axes.texts if "left out" in text.get_text()]
+    if left_out:
+        low, high = 1600 / count, 100 * (count - 15) / count
+        assert gap == [f"… {left_out} classes left out, F1 {low:.1f} to {high:.1f} % …"]
+        assert 15 not in places
+    else:
+        assert not gap
+    assert np.allclose(data(axes, axes.lines[0].get_label())[0], 50 * (count + 1) / count)
+    assert_readable(drawn[0])
+
+
+def test_classes_without_images_are_named_in_the_note_alone(drawn, tmp_path):
+    scores = {"ant": score(0.8), "none": score(0.0, 0)}
+    score_figures.per_class(scores, ["ant", "none"], tmp_path / "p.png", "")
+    assert rows_of(drawn[0].axes[0]) == ["ant"]
+    text = words(drawn[0]).replace("\n", " ")
+    assert "Not drawn: classes without images (1)" in text and "macro F1 40.0 %" in text
+    with pytest.raises(ValueError, match="at least one class with images"):
+        score_figures.per_class({"none": score(0, 0)}, ["none"], tmp_path / "p.png", "")
+
+
+def test_scores_of_other_classes_are_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"same classes, not so: \['ant', 'bee'\]"):
+        score_figures.per_class({"ant": score(1)}, ["bee"], tmp_path / "p.png", "")
+
+
+def test_the_macro_f1_in_the_picture_is_that_of_the_summary(drawn, tmp_path):
+    report = answered(300).report(list("abcdefghij"))
+    score_figures.per_class(report["per_class"], list("abcdefghij"), tmp_path / "p.png", "")
+    assert f"macro F1 {100 * report['macro_f1']:.1f} %" in words(drawn[0])
 
 
 # --- batch, mistakes, attention ------------------------------------------------------------------
@@ -369,23 +612,30 @@ def test_odd_class_names_are_drawn_as_they_are(drawn, tmp_path):
     count = len(ODD)
     labels, said = np.arange(count), np.roll(np.arange(count), 1)
     images, title = noise(count), "run $1$ of a_b {x} 猫"
-    figures.confusion(np.eye(count) * 3 + 1, ODD, tmp_path / "c.png", title)
+    score_figures.confusion(np.eye(count) * 3 + 1, ODD, tmp_path / "c.png", title)
     figures.batch(images, labels, ODD, tmp_path / "b.png", title)
     figures.mistakes(
         images, labels, answers(said, [0.9] * count, count), ODD, tmp_path / "m.png", title, ODD
     )
     figures.attention(images, np.ones((count, 2, 2)), labels, said, ODD, tmp_path / "a.png", title)
-    for figure, name in zip(drawn, "cbma", strict=True):
+    scores = {name: score((n + 1) / count) for n, name in enumerate(ODD)}
+    score_figures.per_class(scores, ODD, tmp_path / "p.png", title)
+    note = "Temperature $2$ of a_b."
+    draw_reliability(answered(20), tmp_path / "r.png", note=note)
+    assert r"Temperature \$2\$ of a_b." in words(drawn[-1])
+    for figure, name in zip(drawn, "cbmapr", strict=True):
         assert_readable(figure)
         assert_png(tmp_path / f"{name}.png")
         for text in texts(figure):
             assert not text._preprocess_math(text.get_text())[1], f"{text} is read as a formula"
     names = [tick.get_text() for tick in drawn[0].axes[0].get_yticklabels()]
     assert names[:8] == [
-        *("10", "2", "a b", figures.short("猫", 18), "O'Brien", "<b>x</b>", r"\$x\$", "a_b")
+        *("10", "2", "a b", lettering.short("猫", 18), "O'Brien", "<b>x</b>", r"\$x\$", "a_b")
     ]
     assert r"two\nlines" in names and "a class n…abel may be" not in names
     assert names[-1] == "a class n…l may be"
+    assert rows_of(drawn[4].axes[0])[:2] == ["10", "2"]
+    assert r"\$x\$" in rows_of(drawn[4].axes[0])
 
 
 @pytest.mark.parametrize(
@@ -400,29 +650,29 @@ def test_odd_class_names_are_drawn_as_they_are(drawn, tmp_path):
     ],
 )
 def test_short_names(name, most, expected):
-    assert figures.short(name, most) == expected
+    assert lettering.short(name, most) == expected
 
 
 def test_letters_without_a_glyph_are_told_apart(monkeypatch):
     known = frozenset(range(32, 127))
-    monkeypatch.setattr(figures, "fonts", lambda: (known, ["DejaVu Sans"]))
-    assert figures.short("猫", 9) == r"\u732b" != figures.short("犬", 9)
-    monkeypatch.setattr(figures, "fonts", lambda: (known | {0x732B}, ["DejaVu Sans"]))
-    assert figures.short("猫", 9) == "猫"
-    assert figures.short("猫" * 5, 6) == "猫…猫"  # they are as wide as two letters each
+    monkeypatch.setattr(lettering, "fonts", lambda: (known, ["DejaVu Sans"]))
+    assert lettering.short("猫", 9) == r"\u732b" != lettering.short("犬", 9)
+    monkeypatch.setattr(lettering, "fonts", lambda: (known | {0x732B}, ["DejaVu Sans"]))
+    assert lettering.short("猫", 9) == "猫"
+    assert lettering.short("猫" * 5, 6) == "猫…猫"  # they are as wide as two letters each
 
 
 def test_installed_fonts_are_fallen_back_on(monkeypatch, drawn, tmp_path):
     """A letter that only the second family has is drawn from it, without a warning."""
-    monkeypatch.setattr(figures, "FAMILIES", ("cmr10", "Not Installed", "DejaVu Sans"))
-    figures.fonts.cache_clear()
+    monkeypatch.setattr(lettering, "FAMILIES", ("cmr10", "Not Installed", "DejaVu Sans"))
+    lettering.fonts.cache_clear()
     try:
-        known, installed = figures.fonts()
+        known, installed = lettering.fonts()
         assert installed == ["cmr10", "DejaVu Sans"] and ord("к") in known
         figures.batch(noise(1), [0], ["кот"], tmp_path / "b.png", "title")
         assert captions(drawn[0]) == ["кот"]
     finally:
-        figures.fonts.cache_clear()
+        lettering.fonts.cache_clear()
 
 
 def test_equal_input_gives_equal_files(tmp_path):
@@ -434,8 +684,8 @@ def test_equal_input_gives_equal_files(tmp_path):
 def test_drawing_opens_no_window(tmp_path):
     """pyplot, which picks a window system and keeps every figure, is never loaded."""
     code = (
-        "import sys; from vit import figures;"
-        f"figures.confusion([[1]], ['a'], {str(tmp_path / 'c.png')!r}, 'title');"
+        "import sys; from vit import figures, score_figures;"
+        f"score_figures.confusion([[1]], ['a'], {str(tmp_path / 'c.png')!r}, 'title');"
         "print('matplotlib.pyplot' in sys.modules)"
     )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -9,15 +9,15 @@ import pytest
 
 PACKAGE = Path(__file__).parents[1] / "vit"
 LEVELS = [
-    "config runs architecture attention patch_embed colour image_operations overlay metrics",
-    "formats auto_augment pieces",
+    "config runs architecture attention patch_embed colour image_operations overlay metrics lettering",
+    "formats auto_augment calibration pieces",
     "images augment blocks pooling",
     "archives model normalise recognise catalogue timm_config",
     "explain pretrained model_file datasets",
     "loaders figures",
-    "data classifier inference",
+    "data classifier inference score_figures",
     "callbacks commands.finish",
-    "commands.train commands.evaluate commands.models",
+    "commands.train commands.evaluate commands.runs commands.models",
     "cli",
     "__main__",
 ]
@@ -32,6 +32,9 @@ def imported(path: Path) -> set[str]:
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.ImportFrom) and node.module == "vit":
             found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+            found |= {name.removeprefix("vit.") for name in names if name.startswith("vit.")}
         elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("vit."):
             found.add(node.module.removeprefix("vit."))
     return found - {"__version__"}

@@ -24,24 +24,39 @@ NAMES = [
 ]
 
 
-def randomised(name: str, arguments: dict):
-    """timm's module with every tensor drawn: LayerScale at 1e-5 would hide any error."""
+def randomised(name: str, arguments: dict, sharp: bool = False):
+    """timm's module with every tensor drawn: LayerScale at 1e-5 would hide any error.
+
+    With such small weights attention is nearly uniform; `sharp` enlarges those that decide it, so
+    that a wrong scale, say, changes the logits by far more than the tolerance.
+    """
     module = timm.create_model(name, **arguments).eval()
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for parameter in module.parameters():
             parameter.normal_(0, 0.05, generator=generator)
+        for key, parameter in module.named_parameters():
+            if sharp and "norm" in key and key.endswith("weight"):
+                parameter.add_(1)
+            elif sharp and key.endswith("qkv.weight"):
+                parameter.mul_(2)
     return module
 
 
+@pytest.mark.parametrize("path", ["explicit", "fused"])
+@pytest.mark.parametrize("sharp", [False, True])
 @pytest.mark.parametrize(("name", "arguments"), NAMES)
-def test_logits_equal_timms(name, arguments):
-    theirs = randomised(name, arguments)
-    ours = vit.from_timm(theirs)
+def test_logits_equal_timms(name, arguments, sharp, path):
+    theirs = randomised(name, arguments, sharp)
+    ours = vit.from_timm(theirs).use_attention(path)
     images = torch.randn(2, 3, *theirs.patch_embed.img_size)
     with torch.inference_mode():
         expected, logits = theirs(images), ours(images)
-    assert (logits - expected).abs().max() <= 1e-5 * expected.abs().max()
+        assert (logits - expected).abs().max() <= 1e-5 * expected.abs().max()
+        if sharp and path == "explicit":  # the comparison sees attention
+            for block in ours.blocks:
+                block.attn.scale = 0.5 * block.attn.scale
+            assert (ours(images) - expected).abs().max() > 1e-3 * expected.abs().max()
     count = [sum(p.numel() for p in net.parameters()) for net in (ours, theirs)]
     assert count[0] == count[1]
 
@@ -145,6 +160,7 @@ def test_non_defaults_describe_an_architecture_whole():
         ({"global_pool": "max"}, 'global_pool ("max") must be one of "token", "avg", "map"'),
         ({"embed_norm": True}, 'embed_norm (True) must be one of None, "tokens", "patches"'),
         ({"class_token": False}, "needs class_token"),
+        ({"reg_tokens": -1}, "reg_tokens (-1) must not be negative"),
         ({"depth": 0}, "depth (0) must be at least 1"),
         ({"drop_path_rate": 1.0}, "drop_path_rate (1.0)"),
         ({"img_size": (8, 8, 8)}, "one or two whole numbers"),

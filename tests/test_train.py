@@ -2,7 +2,6 @@
 
 import itertools
 import json
-import logging
 import math
 import os
 import signal
@@ -22,6 +21,7 @@ from vit.classifier import rate
 from vit.commands import train
 from vit.commands.finish import finish
 
+PICTURES = ("curves", "confusion", "batch", "mistakes", "attention", "per_class", "reliability")
 TINY = {
     "data.source": "digits",
     "model.img_size": 8,
@@ -173,6 +173,104 @@ def test_the_saved_model_is_the_best_epochs_average(tmp_path):
         assert torch.equal(value, best["state_dict"][f"average.{name}"])
 
 
+def test_validation_is_of_the_averaged_weights_in_float32(tmp_path):
+    """Recomputed from the best checkpoint and the pixels on their own."""
+    from torch.nn.functional import cross_entropy
+
+    run = train.start(tiny(tmp_path, optim__lr=3e-3, run__precision="bf16"))
+    state = checkpoint(run.path, "best")["state_dict"]
+    rows = [row for row in runs.read(run.path / "split.csv") if row["split"] == "val"]
+    with np.load(Path(vit.__file__).parent / "digits.npz") as digits:
+        pixels = digits["images"][[int(row["id"]) for row in rows]]
+        labels = torch.tensor(digits["labels"][[int(row["id"]) for row in rows]]).long()
+    values = torch.tensor(np.rint(pixels * (255 / 16)) / 255, dtype=torch.float32)
+    images = ((values - 0.5) / 0.5)[:, None].expand(-1, 3, -1, -1)
+    nll = {}
+    for name in ("average", "net"):
+        start = f"{name}."
+        tensors = {k.removeprefix(start): v for k, v in state.items() if k.startswith(start)}
+        net = run.model.net
+        net.load_state_dict(tensors)
+        with torch.inference_mode():
+            nll[name] = cross_entropy(net.eval()(images).double(), labels).item()
+    best = runs.read(run.path / "metrics.csv")[run.summary["best_epoch"] - 1]
+    assert float(best["val_nll"]) == pytest.approx(nll["average"], abs=1e-6)
+    assert abs(nll["net"] - nll["average"]) > 1e-3
+
+
+def first_step(root: Path, **changes) -> dict:
+    """Loss and gradient norm of the first step, and the network's input and output there."""
+    seen = {}
+    clean = {"data__rotate": 0, "data__translate": 0}
+
+    def enough(trainer, *_):
+        trainer.should_stop = trainer.global_step > 0
+
+    stop = recorder_of("on_train_batch_end", enough)
+    parts = assembled(root, stop, **clean | changes)
+
+    def keep(module, inputs, logits):
+        seen.setdefault("input", inputs[0].detach())
+        seen.setdefault("logits", logits.detach().double())
+
+    parts.classifier.net.register_forward_hook(keep)
+
+    def before(optimizer):
+        original(optimizer)
+        grads = [p.grad.flatten() for p in parts.classifier.net.parameters()]
+        seen.setdefault("norm", torch.cat(grads).norm().item())
+
+    original = parts.classifier.on_before_optimizer_step
+    parts.classifier.on_before_optimizer_step = before
+    step = parts.classifier.training_step
+
+    def training_step(batch, batch_idx):
+        seen.setdefault("labels", batch[1])
+        loss = step(batch, batch_idx)
+        seen.setdefault("loss", loss.item())
+        return loss
+
+    parts.classifier.training_step = training_step
+    parts.trainer.fit(parts.classifier, parts.data)
+    return seen
+
+
+def test_label_smoothing_and_clipping_act(tmp_path):
+    seen = first_step(tmp_path, optim__label_smoothing=0.3, optim__clip=1e-3)
+    logs = seen["logits"].log_softmax(1)
+    true = logs.gather(1, seen["labels"][:, None]).mean()
+    assert seen["loss"] == pytest.approx(-(0.7 * true + 0.3 * logs.mean()).item(), abs=1e-5)
+    assert seen["norm"] == pytest.approx(1e-3, rel=1e-2)
+    assert first_step(tmp_path, optim__clip=0)["norm"] > 1e-2
+
+
+def test_augmentation_and_mixing_reach_the_network(tmp_path):
+    plain = first_step(tmp_path)
+    turned = first_step(tmp_path, data__rotate=10)
+    mixed = first_step(tmp_path, data__mixup=1.0)
+    assert torch.equal(plain["labels"], turned["labels"])
+    assert not torch.equal(plain["input"], turned["input"])
+    assert not torch.equal(plain["input"], mixed["input"])
+    assert torch.equal(plain["input"], first_step(tmp_path)["input"])
+
+
+def test_accumulation_is_a_larger_batch(tmp_path):
+    """Gradients of two batches of 32 against one of 64: the same first 64 images."""
+    norms = [
+        first_step(tmp_path, data__batch_size=b, optim__accumulate=a, optim__clip=0)["norm"]
+        for b, a in ((64, 1), (32, 2))
+    ]
+    assert norms[1] == pytest.approx(norms[0], rel=1e-4)
+
+
+def test_precision_and_attention_are_resolved_in_config_yaml(tmp_path):
+    run = train.start(tiny(tmp_path, run__precision="auto"))
+    written = settings.load(str(run.path / "config.yaml"))
+    fast = train.has_bf16(train.device_type("auto"))
+    assert written.run.precision == ("bf16" if fast else "32")
+    assert written.model.attention in ("explicit", "fused")
+
+
 def test_early_stopping_counts_epochs_without_a_better_one(tmp_path):
     run = train.start(tiny(tmp_path, optim__epochs=30, optim__lr=0.0, optim__patience=2))
     assert run.summary["best_epoch"] == 1
@@ -182,7 +280,7 @@ def test_early_stopping_counts_epochs_without_a_better_one(tmp_path):
 def test_a_run_leaves_all_its_files(tmp_path):
     run = vit.train("quickstart", **(TINY | {"run.root": str(tmp_path)}))
     names = {path.name for path in run.path.iterdir()}
-    pictures = {f"{name}.png" for name in ("curves", "confusion", "batch", "mistakes", "attention")}
+    pictures = {f"{name}.png" for name in PICTURES}
     tables = {"config.yaml", "split.csv", "metrics.csv", "timing.csv", "summary.json"}
     assert names == pictures | tables | {"checkpoints", "model.safetensors", "config.json"}
     assert all(Image.open(run.path / name).size[0] > 300 for name in pictures)
@@ -206,6 +304,7 @@ def test_without_validation_the_last_epoch_is_taken_and_said(tmp_path, caplog):
         tiny(tmp_path, data__source="folder", data__root=str(photos), data__val_share=0)
     )
     assert (run.summary["best_epoch"], run.summary["val"], run.summary["test"]) == (2, {}, {})
+    assert "the last epoch is taken" in caplog.text
     assert not (run.path / "confusion.png").exists()
 
 
@@ -268,14 +367,74 @@ def test_a_signal_in_validation_saves_what_an_uninterrupted_run_saves(tmp_path):
 
 
 def test_unreadable_photos_are_left_out_by_name(tmp_path, caplog):
-    logging.getLogger("vit").propagate = True
     photos = folder_of(tmp_path / "photos", {"a": 6, "b": 6})
     whole = (photos / "a" / "0.png").read_bytes()
     (photos / "a" / "broken.png").write_bytes(whole[: len(whole) // 2])
-    run = train.start(tiny(tmp_path, data__source="folder", data__root=str(photos)))
+    changes = {"data__root": str(photos), "data__batch_size": 1, "data__val_share": 0}
+    run = train.start(tiny(tmp_path, data__source="folder", **changes))
     assert "broken.png" in caplog.text
-    assert run.summary["global_step"] == 2
+    assert run.summary["global_step"] == 2 * 12
     assert (photos / "a" / "broken.png").read_bytes() == whole[: len(whole) // 2]
+
+
+@pytest.mark.parametrize("moment", range(1, 9))
+def test_a_kill_at_any_moment_of_saving_is_made_good(tmp_path, monkeypatch, moment):
+    """Fails at the n-th file operation of two epochs' tables and checkpoints, then resumes."""
+    from vit import callbacks
+
+    whole = train.start(tiny(tmp_path / "whole", run__checkpoint_steps=9))
+    calls = []
+
+    def failing(function):
+        def call(*args, **kwargs):
+            calls.append(function)
+            if len(calls) == moment:
+                raise RuntimeError("killed")
+            return function(*args, **kwargs)
+
+        return call
+
+    with monkeypatch.context() as patch:
+        patch.setattr(callbacks.os, "replace", failing(os.replace))
+        patch.setattr(callbacks.os, "link", failing(os.link))
+        patch.setattr(callbacks.runs, "append", failing(runs.append))
+        with pytest.raises(RuntimeError, match="killed"):
+            train.start(tiny(tmp_path / "part", run__checkpoint_steps=9))
+    resumed = train.resume(str(tmp_path / "part" / "tiny" / "1"))
+    tables = [(run.path / "metrics.csv").read_bytes() for run in (whole, resumed)]
+    assert tables[0] == tables[1]
+    states = [checkpoint(run.path)["state_dict"] for run in (whole, resumed)]
+    assert all(torch.equal(states[0][k], states[1][k]) for k in states[0])
+    assert whole.summary["test"] == resumed.summary["test"]
+
+
+def test_killed_after_early_stopping_trains_no_more(tmp_path, monkeypatch):
+    from vit.commands import finish as ending
+
+    changes = {"optim__epochs": 30, "optim__lr": 0.0, "optim__patience": 2}
+
+    def killed(*_):
+        raise RuntimeError("killed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ending, "judge", killed)
+        with pytest.raises(RuntimeError, match="killed"):
+            train.start(tiny(tmp_path, **changes))
+    assert train.resume(str(tmp_path / "tiny" / "1")).summary["epochs"] == 3
+
+
+@pytest.mark.full
+def test_two_processes_share_a_folder_and_count_exactly(tmp_path, command):
+    """Their test counts equal a one-process evaluation; no image counts twice."""
+    words = ["--trainer.devices", 2, "--trainer.accelerator", "cpu", "--optim.epochs", 2]
+    command(*words, "--trainer.strategy", "ddp", "--run.root", tmp_path)
+    assert [path.name for path in (tmp_path / "quickstart").iterdir()] == ["1"]
+    own = json.loads((tmp_path / "quickstart" / "1" / "summary.json").read_text())
+    words = ["evaluate", "digits", "--model", tmp_path / "quickstart" / "1"]
+    again = json.loads(command(*words, script="vit").stdout)
+    assert (own["test"]["correct"], own["test"]["count"]) == (again["correct"], 360)
+    assert own["test"]["nll"] == pytest.approx(again["nll"], abs=1e-6)
+    assert own["test"]["ece"] == pytest.approx(again["ece"], abs=1e-6)
 
 
 KILLED = ["--optim.epochs", "3", "--run.checkpoint_steps", "3"]
@@ -301,7 +460,7 @@ def test_killed_and_resumed_equals_uninterrupted(tmp_path, command, uninterrupte
             seen.add(last.stat().st_mtime_ns)
     process.send_signal(signal.SIGKILL)
     process.wait()
-    assert checkpoint(folder)["global_step"] < 60
+    assert checkpoint(folder)["global_step"] % 20, "a checkpoint within an epoch was meant"
     assert not (folder / "summary.json").exists()
     command("--resume", folder)
     one, two = checkpoint(uninterrupted), checkpoint(folder)
@@ -310,6 +469,7 @@ def test_killed_and_resumed_equals_uninterrupted(tmp_path, command, uninterrupte
     ours, theirs = (c["optimizer_states"][0]["state"] for c in (one, two))
     assert ours.keys() == theirs.keys()
     assert all(torch.equal(v, theirs[i][k]) for i in ours for k, v in ours[i].items())
+    assert one["lr_schedulers"] == two["lr_schedulers"]
     tables = [(path / "metrics.csv").read_bytes() for path in (uninterrupted, folder)]
     assert tables[0] == tables[1]
     ends = [json.loads((path / "summary.json").read_text()) for path in (uninterrupted, folder)]

@@ -103,6 +103,9 @@ class Architecture:
         for name in ("in_chans", "embed_dim", "depth", "num_heads"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} ({getattr(self, name)}) must be at least 1")
+        for name in ("reg_tokens", "num_classes", "mlp_ratio"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} ({getattr(self, name)}) must not be negative")
         for name in ("drop_rate", "drop_path_rate"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"{name} ({getattr(self, name)}) must be at least 0 and below 1")

@@ -44,22 +44,32 @@ class Recorder(Callback):
     def __init__(self, folder: RunFolder, checkpoint_steps: int, patience: int):
         self.folder, self.checkpoint_steps, self.patience = folder, checkpoint_steps, patience
         self.best: dict = {"epoch": 0}
+        self.elapsed = 0.0  # seconds of this epoch before the process that is running
         self.started = time.perf_counter()
 
     def state_dict(self) -> dict:
-        return {"best": self.best}
+        return {"best": self.best, "elapsed": self.seconds()}
 
     def load_state_dict(self, state: dict) -> None:
-        self.best = state["best"]
+        self.best, self.elapsed = state["best"], state["elapsed"]
+
+    def seconds(self) -> float:
+        """How long this epoch has taken, over all processes that had a part in it."""
+        return self.elapsed + time.perf_counter() - self.started
+
+    def exhausted(self, epochs: int) -> bool:
+        """Whether the patience is over after so many epochs."""
+        return bool(self.patience) and epochs - self.best["epoch"] >= self.patience
 
     def on_train_start(self, trainer: Trainer, module: Classifier) -> None:
         if trainer.is_global_zero:
             for table in (self.folder.metrics, self.folder.timing):
                 runs.cut_back(table, trainer.current_epoch)
-        self.started = time.perf_counter()  # a resumed epoch counts from here
+        self.started = time.perf_counter()
+        trainer.should_stop = self.exhausted(trainer.current_epoch)  # killed after the last epoch
 
     def on_train_epoch_start(self, trainer: Trainer, module: Classifier) -> None:
-        self.started = time.perf_counter()
+        self.elapsed, self.started = 0.0, time.perf_counter()
 
     def on_train_batch_end(self, trainer: Trainer, module: Classifier, out, batch, batch_idx):
         every = self.checkpoint_steps
@@ -67,8 +77,9 @@ class Recorder(Callback):
             self.save(trainer, module)
 
     def on_train_epoch_end(self, trainer: Trainer, module: Classifier) -> None:
-        seconds = time.perf_counter() - self.started
+        seconds = self.seconds()
         epoch = trainer.current_epoch + 1
+        module.check_finite()
         module.finish_epoch()
         row = {
             "epoch": epoch,
@@ -81,15 +92,15 @@ class Recorder(Callback):
         better = self.is_better(val)
         if better:
             self.best = {"epoch": epoch, **val}
-        images = len(trainer.train_dataloader) * trainer.train_dataloader.batch_size
         if trainer.is_global_zero:
-            module.check_finite()
             runs.append(self.folder.metrics, row)
-            speed = {"seconds": f"{seconds:.3f}", "images_per_second": f"{images / seconds:.1f}"}
+            speed = {
+                "seconds": f"{seconds:.3f}",
+                "images_per_second": f"{images_per_epoch(trainer) / seconds:.1f}",
+            }
             runs.append(self.folder.timing, {"epoch": epoch, **speed})
         self.save(trainer, module, better)
-        if self.patience and epoch - self.best["epoch"] >= self.patience:
-            trainer.should_stop = True
+        trainer.should_stop = trainer.should_stop or self.exhausted(epoch)
 
     def is_better(self, val: dict) -> bool:
         """Whether these validation results are the best so far; without validation, always."""
@@ -247,12 +258,11 @@ class ShowProgress(Callback):
         if self.progress:
             self.progress.update(self.progress.task_ids[0], completed=batches_done(trainer))
             return
-        seconds = time.perf_counter() - self.epoch_began
-        images = len(trainer.train_dataloader) * trainer.train_dataloader.batch_size
+        seconds = self.recorder.seconds()
         line = f"epoch {trainer.current_epoch + 1:>3}/{trainer.max_epochs}"
         line += f"  loss {train['loss']:.4f}  top-1 {train['top1']:6.1%}"
         line += f"  val nll {val['nll']:.4f}  top-1 {val['top1']:6.1%}" if val else ""
-        line += f"  {images / seconds:8,.0f} images/s  left {self.left(trainer)}"
+        line += f"  {images_per_epoch(trainer) / seconds:8,.0f} images/s  left {self.left(trainer)}"
         best = self.recorder.best["epoch"] == trainer.current_epoch + 1
         print(line + ("  best" if val and best else ""), flush=True)
 
@@ -275,6 +285,11 @@ class ShowProgress(Callback):
         if self.progress:
             self.progress.stop()
             self.progress = None
+
+
+def images_per_epoch(trainer: Trainer) -> int:
+    """Training images of an epoch, over all processes."""
+    return trainer.num_training_batches * trainer.train_dataloader.batch_size
 
 
 def batches_done(trainer: Trainer) -> int:

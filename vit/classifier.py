@@ -65,6 +65,7 @@ class Classifier(LightningModule):
 
     def on_train_epoch_start(self) -> None:
         self.sums = torch.zeros(3, device=self.device)
+        self.predictions = None
 
     def on_train_batch_start(self, batch, batch_idx: int) -> None:
         """All chance in a batch follows from its place, so no generator's state need be saved."""
@@ -115,7 +116,8 @@ class Classifier(LightningModule):
         Raises:
             FloatingPointError: the loss has become infinite or not a number in this epoch.
         """
-        if not torch.isfinite(self.sums[0]):
+        finite = [parameter.isfinite().all() for parameter in self.net.parameters()]
+        if not (torch.isfinite(self.all_sums()[0]) and torch.stack(finite).all()):
             raise FloatingPointError(
                 f"the loss is not a finite number any more (epoch {self.current_epoch + 1}): the "
                 f"steps are too large. Lower --optim.lr (it is {self.config.lr:g}), raise "

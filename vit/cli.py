@@ -7,14 +7,17 @@ Ctrl-C / SIGTERM.
 import argparse
 import logging
 import os
+import shlex
 import sys
 import warnings
 from importlib import import_module
+from pathlib import Path
 
 COMMANDS = {
     "train": "train a network by a configuration, or go on with a run",
     "evaluate": "score a trained network on labelled photos",
     "models": "list the pretrained networks that can be used",
+    "runs": "one table of all runs",
 }
 
 
@@ -79,9 +82,7 @@ def carry_out(name: str, words: list[str], program: str) -> int:
         return command.run(parser.parse_args(words))
     except SystemExit as stop:  # argparse: --help or wrong usage
         return int(stop.code or 0)
-    except BrokenPipeError:
-        return 1
-    except Exception as error:
+    except (Exception, KeyboardInterrupt) as error:
         return explain_failure(error, program, words)
 
 
@@ -110,21 +111,35 @@ def overrides(words: list[str]) -> dict[str, str]:
     return values
 
 
-def explain_failure(error: Exception, program: str, words: list[str]) -> int:
+def explain_failure(error: BaseException, program: str, words: list[str]) -> int:
     """One line on stderr and the exit code for an exception; what is no user's fault is raised."""
-    if type(error).__name__ == "Stopped":
+    if isinstance(error, BrokenPipeError):
+        return 1
+    if isinstance(error, KeyboardInterrupt):
+        print(f"{program}: stopped by Ctrl-C", file=sys.stderr)
+        return 130
+    if type(error).__name__ == "Stopped":  # by name: its module would import Lightning
         return after_stop(error, program, words)
-    if isinstance(error, (ValueError, FloatingPointError, OSError)):
+    ours = Path(__file__).parent in Path(last_file(error)).parents
+    if isinstance(error, (FloatingPointError, OSError)) or (isinstance(error, ValueError) and ours):
         print(f"{program}: {error}", file=sys.stderr)
         return 2 if isinstance(error, ValueError) else 1
     raise error
+
+
+def last_file(error: BaseException) -> str:
+    """The source file that raised an exception."""
+    trace = error.__traceback__
+    while trace and trace.tb_next:
+        trace = trace.tb_next
+    return trace.tb_frame.f_code.co_filename if trace else ""
 
 
 def after_stop(stopped, program: str, words: list[str]) -> int:
     """Says how to go on after a signal; returns 130 or 143."""
     start = "python train.py" if program == "train.py" else program
     print(f"\nstopped by {stopped}, everything is saved; go on with", file=sys.stderr)
-    print(f"  {start} --resume {stopped.folder}", file=sys.stderr)
+    print(f"  {start} --resume {shlex.quote(str(stopped.folder))}", file=sys.stderr)
     return 128 + stopped.number
 
 

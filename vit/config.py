@@ -25,6 +25,21 @@ OWNED_BY = {
     "enable_checkpointing": "run.checkpoint_steps",
     "enable_progress_bar": "run.progress",
 }
+# Trainer arguments that end or divide epochs in a way that an exact resume, or the choice of the
+# best epoch after each one, cannot follow.
+REFUSED = [
+    "max_steps",
+    "min_steps",
+    "min_epochs",
+    "max_time",
+    "check_val_every_n_epoch",
+    "val_check_interval",
+    "fast_dev_run",
+    "overfit_batches",
+    "reload_dataloaders_every_n_epochs",
+    "num_sanity_val_steps",
+    "barebones",
+]
 
 
 @dataclass
@@ -85,6 +100,8 @@ class Data:
                 raise ValueError(
                     f"data.{name} ({getattr(self, name)}) must be at least 0 and below 1"
                 )
+        if self.root is not None and self.source == "digits":
+            raise ValueError("data.root is of no use to digits; photos need --data.source folder")
         at_least("data", self, 1, "batch_size")
         at_least("data", self, 0, "mixup", "cutmix")  # the rest is checked by Augment
 
@@ -188,6 +205,8 @@ class Run:
 
     def __post_init__(self):
         at_least("run", self, 0, "checkpoint_steps", "seed")
+        if self.name is not None and (not self.name or {"/", "\\"} & set(self.name)):
+            raise ValueError(f'run.name ("{self.name}") must be the name of a folder, not a path')
 
 
 @dataclass
@@ -287,6 +306,11 @@ def check_trainer(settings: dict[str, Any]) -> None:
     for name in settings:
         if name in OWNED_BY:
             raise ValueError(f"trainer.{name} is decided by {OWNED_BY[name]}; set that")
+        if name in REFUSED:
+            raise ValueError(
+                f"trainer.{name} is not supported: training goes by whole epochs (optim.epochs, "
+                "optim.patience), each followed by its validation"
+            )
         if name not in known:
             raise ValueError(
                 f'unknown setting "trainer.{name}"'
@@ -335,7 +359,7 @@ def load(name: str, overrides: dict[str, Any] | None = None) -> Config:
     path = find(name)
     try:
         values = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} is not YAML: {' '.join(str(error).split())}") from error
     if not isinstance(values, dict):
         raise ValueError(f"{path} must hold the sections data, model, optim, run, trainer")
@@ -377,14 +401,14 @@ def in_plain_words(message: str) -> str:
     """jsonargparse's message on one line: 'optim.lr: expected a number, got abc'."""
     message = " ".join(message.split())
     key = re.match(r'Parser key "([^"]+)": ', message)
-    got = re.search(r"(?:Got value|Given value): (.*?)(?: Given value type.*)?$", message)
+    got = re.search(r"(?:Got value|Given value): ?(.*?)(?: Given value type.*)?$", message)
     if not key or not got:
         return message
     section, _, name = key[1].partition(".")
     for settings in (Data, Model, Optim, Run):
         for one in fields(settings):
             if (settings.__name__.lower(), one.name) == (section, name):
-                return f"{key[1]}: expected {describe(one.type)}, got {got[1]}"
+                return f"{key[1]}: expected {describe(one.type)}, got {got[1] or 'nothing'}"
     return message
 
 
@@ -400,8 +424,8 @@ def describe(kind) -> str:
     return " or ".join(describe(part) for part in get_args(kind))
 
 
-def save(config: Config, path: Path) -> None:
-    """Writes all values, as `load` reads them."""
+def as_yaml(config: Config) -> str:
+    """All values, as `load` reads them."""
     tree = {
         section.name: dict(vars(value)) if is_dataclass(value) else value
         for section in fields(config)
@@ -410,4 +434,4 @@ def save(config: Config, path: Path) -> None:
     for section in ("data", "model"):  # YAML's own tuples are read by Python alone
         values = tree[section].items()
         tree[section] = {k: list(v) if isinstance(v, tuple) else v for k, v in values}
-    path.write_text(yaml.safe_dump(tree, sort_keys=False, allow_unicode=True), encoding="utf-8")
+    return yaml.safe_dump(tree, sort_keys=False, allow_unicode=True)

@@ -1,5 +1,6 @@
 """The images of a run, for Lightning: scanned, divided, and loaded part by part."""
 
+import logging
 from pathlib import Path
 
 from lightning.pytorch import LightningDataModule
@@ -9,6 +10,8 @@ from vit.config import Data
 from vit.datasets import Item
 from vit.images import Preprocess
 from vit.loaders import EvalLoader, Part, TrainLoader
+
+log = logging.getLogger("vit")
 
 
 class ImageData(LightningDataModule):
@@ -35,13 +38,17 @@ class ImageData(LightningDataModule):
             split: the table of an earlier `write_split` to follow; None divides anew.
 
         Raises:
-            ValueError: no training images, or a class that training does not have.
+            ValueError: no training images, a class that training does not have, or a damaged table.
         """
         if split is not None:
-            self.items = [Item(row["id"], row["class"], row["split"]) for row in runs.read(split)]
+            self.items = read_split(split)
         else:
             self.items = self.divided(self.source.items())
         self.classes = datasets.class_names(self.items)
+        if isinstance(self.source, datasets.Folder):
+            self.source.report_twins(self.items)
+        if len(self.classes) == 1:
+            log.warning('there is one class alone, "%s": nothing to tell apart', self.classes[0])
         if not self.classes:
             raise ValueError(f"no training images in {self.config.root or self.config.source}")
         for part in ("val", "test"):
@@ -71,7 +78,10 @@ class ImageData(LightningDataModule):
     def load(self, part: str) -> Part:
         """Reads the images of a part, once."""
         if part not in self.parts:
-            self.parts[part] = Part.read(self.source, self.of(part), self.classes, self.preprocess)
+            read = Part.read(self.source, self.of(part), self.classes, self.preprocess)
+            if not len(read):
+                raise ValueError(f"none of the {len(self.of(part))} {part} images could be read")
+            self.parts[part] = read
         return self.parts[part]
 
     def setup(self, stage: str) -> None:
@@ -110,3 +120,15 @@ class ImageData(LightningDataModule):
         return EvalLoader(
             self.load(part), self.config.batch_size, trainer.global_rank, trainer.world_size
         )
+
+
+def read_split(path: Path) -> list[Item]:
+    """The table that `ImageData.write_split` wrote.
+
+    Raises:
+        ValueError: it is not whole.
+    """
+    rows = runs.read(path)
+    if any(set(row) != {"split", "class", "id"} or None in row.values() for row in rows):
+        raise ValueError(f"{path} is damaged: the run cannot go on by it; start a new one")
+    return [Item(row["id"], row["class"], row["split"]) for row in rows]

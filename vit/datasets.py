@@ -88,14 +88,15 @@ class Folder:
     def __init__(self, root: str | Path):
         self.root = Path(root)
         if not self.root.is_dir():
-            raise ValueError(f"no folder {root}")
+            raise ValueError(f"{root} is no folder" if self.root.exists() else f"no folder {root}")
 
     def items(self) -> list[Item]:
         """All images, in natural order of their paths."""
         items, skipped = [], Counter()
         for folder, split in self.parts():
             for class_folder in visible_folders(folder):
-                for path in walk(class_folder):
+                above = map(str, class_folder.resolve().parents)
+                for path in walk(class_folder, frozenset(above)):
                     if path.name.startswith(".") or not is_image(path):
                         skipped[path.suffix.lower() or path.name] += 1
                         continue
@@ -106,8 +107,8 @@ class Folder:
             log.info("passed over %d files that are no images: %s", skipped.total(), kinds)
         if not items:
             raise ValueError(
-                f"no images in {self.root}: expected class folders with photos in them, there or "
-                "inside train, val and test"
+                f"no class folder with an image in it in {self.root}: expected one folder per "
+                "class, there or inside train, val and test"
             )
         return sorted(items, key=lambda item: natural(item.id))
 
@@ -121,6 +122,20 @@ class Folder:
                     log.warning("ignored %s: beside train, it is no part of the data", path)
             return known
         return [(self.root, "train")]
+
+    def report_twins(self, items: list[Item]) -> None:
+        """Warns of byte-identical files in several parts or classes; none is moved or left out."""
+        by_size, by_content = defaultdict(list), defaultdict(list)
+        for item in items:
+            by_size[(self.root / item.id).stat().st_size].append(item)
+        for group in by_size.values():
+            for item in group if len(group) > 1 else ():
+                by_content[self.digest(item)].append(item)
+        for name, what in (("split", "parts"), ("label", "classes")):
+            twins = [g for g in by_content.values() if len({getattr(i, name) for i in g}) > 1]
+            if twins:
+                example = " = ".join(item.id for item in twins[0][:3])
+                log.warning("%d photos stand in several %s, as %s", len(twins), what, example)
 
     def digest(self, item: Item) -> bytes:
         """Equal for byte-identical files."""
@@ -186,8 +201,8 @@ def hidden(name: str) -> bool:
     return name.startswith((".", "__", "@"))
 
 
-def walk(folder: Path, seen: frozenset[str] = frozenset()) -> Iterable[Path]:
-    """All files below a folder; a link back to a folder above is not followed again."""
+def walk(folder: Path, seen: frozenset[str]) -> Iterable[Path]:
+    """All files below a folder; a link back to one of the folders `seen` above is not followed."""
     real = os.path.realpath(folder)
     if real in seen:
         return
@@ -219,7 +234,7 @@ def check_labels(items: Iterable[Item], classes: list[str], where: str) -> None:
     labels = {item.label for item in items}
     if unknown := sorted(labels - set(classes), key=natural):
         raise ValueError(
-            f"{where} has the class {', '.join(unknown)}, which the training images do not have "
+            f"{where} has {', '.join(unknown[:20])}, which is no class of the training images "
             f"({', '.join(classes[:20])}{', ...' if len(classes) > 20 else ''})"
         )
     if missing := [name for name in classes if name not in labels]:

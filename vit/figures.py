@@ -5,57 +5,44 @@ Pixels are uint8 (n, 3, height, width), tensors or arrays; C classes are named b
 """
 
 import math
-from functools import cache
 from pathlib import Path
 from textwrap import fill
-from unicodedata import east_asian_width
 
 import numpy as np
 from matplotlib.cm import ScalarMappable
-from matplotlib.colors import ListedColormap, Normalize, PowerNorm
+from matplotlib.colors import ListedColormap, Normalize
 from matplotlib.figure import Figure
-from matplotlib.font_manager import fontManager, get_font
 from matplotlib.text import Text
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
+from vit.lettering import fonts, literal, short, with_glyphs
 from vit.overlay import LEAST_TOP, MASS_BELOW_TOP, colour_map, overlay, resized, scale_top
 
 # Okabe & Ito 2008, "Color Universal Design": told apart by all kinds of colour vision.
 BLUE, VERMILION, GREEN, GREY = "#0072B2", "#D55E00", "#009E73", "#595959"
 
-# The first has Latin, Greek, Cyrillic, Arabic; of the others those that are installed are used.
-FAMILIES = (
-    "DejaVu Sans",
-    "Noto Sans CJK TC",
-    "Noto Sans CJK JP",
-    "Noto Sans CJK SC",
-    "Microsoft JhengHei",
-    "Microsoft YaHei",
-    "PingFang TC",
-    "Hiragino Sans",
-    "WenQuanYi Zen Hei",
-    "Arial Unicode MS",
-    "Noto Sans",
-)
-SHARES = (0, 0.01, 0.05, 0.1, 0.25, 0.5, 1)  # ticks of the confusion matrix's colour bar
 DPI = 150
 
 
-def curves(rows: list[dict], path, title: str) -> Path:
-    """Loss, accuracy and learning rate over the epochs, the best epoch marked.
+def curves(rows: list[dict], path, title: str, timing: list[dict] | None = None) -> Path:
+    """Loss, accuracy, learning rate and throughput over the epochs, the best epoch marked.
 
     Args:
         rows: a dict per epoch as in metrics.csv, numbers or their text: epoch (from 1), lr,
             train_loss, train_top1 and val_top1 (fractions), val_loss or else val_nll (nats); what
             is missing, None or empty leaves a gap.
+        timing: the same for timing.csv: epoch, images_per_second; None: no panel for it.
 
     Raises:
         ValueError: no rows.
     """
     if not rows:
         raise ValueError("rows must hold at least one epoch; metrics.csv is still empty")
-    figure = Figure(figsize=(8, 7.5), layout="constrained")
-    panels = loss, accuracy, rate = figure.subplots(3, 1, sharex=True, height_ratios=(3, 3, 1.3))
+    timed = np.isfinite(column(timing or [], "images_per_second")).any()
+    heights = (3, 3, 1.3, 1.3) if timed else (3, 3, 1.3)
+    figure = Figure(figsize=(8, 7.5 + 1.5 * timed), layout="constrained")
+    panels = figure.subplots(len(heights), 1, sharex=True, height_ratios=heights)
+    loss, accuracy, rate = panels[:3]
     epochs = column(rows, "epoch")
     validated, name = "val_loss", "validation"
     if not np.isfinite(column(rows, validated)).any():
@@ -63,16 +50,36 @@ def curves(rows: list[dict], path, title: str) -> Path:
     lines(loss, epochs, column(rows, "train_loss"), column(rows, validated), name)
     shares = (100 * column(rows, key) for key in ("train_top1", "val_top1"))
     lines(accuracy, epochs, *shares, "validation")
-    rate.plot(epochs, column(rows, "lr"), color=GREY, marker=marker(epochs))
     loss.set_ylabel("loss (cross-entropy, nats)")
     accuracy.set_ylabel("top-1 accuracy (%)")
-    rate.set(ylabel="learning rate", xlabel="epoch", ylim=(0, None))
-    rate.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    whole = MaxNLocator(10, steps=[1, 2, 5, 10], integer=True, min_n_ticks=1)
-    rate.xaxis.set_major_locator(whole)
-    rate.set_xlim(epochs.min() - 0.5, epochs.max() + 0.5)  # one epoch too has a width
+    from_zero(rate, epochs, column(rows, "lr"), "learning rate")
+    if timed:
+        throughput(panels[3], timing)
     mark_best(panels, rows)
+    whole = MaxNLocator(10, steps=[1, 2, 5, 10], integer=True, min_n_ticks=1)
+    panels[-1].xaxis.set_major_locator(whole)
+    panels[-1].set(xlabel="epoch", xlim=(epochs.min() - 0.5, epochs.max() + 0.5))  # one has a width
     return save(figure, path, title)
+
+
+def from_zero(axes, epochs: np.ndarray, values: np.ndarray, name: str) -> None:
+    """One quantity that is never below 0, on a scale that begins there."""
+    axes.plot(epochs, values, color=GREY, marker=marker(epochs))
+    top = 1.1 * np.nanmax(values, initial=0)  # dots have a height too
+    axes.set(ylabel=name, ylim=(0, top or None))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
+
+
+def throughput(axes, timing: list[dict]) -> None:
+    """Training images a second in each epoch, and their median with its number."""
+    speeds = column(timing, "images_per_second")
+    from_zero(axes, column(timing, "epoch"), speeds, "images/s")
+    median = np.nanmedian(speeds)
+    number = f"{median:,.0f}" if median >= 100 else f"{median:.3g}"
+    line = axes.axhline(median, color=BLUE, linestyle="--", label=f"median: {number} images/s")
+    axes.legend(
+        handles=[line], frameon=False, loc="lower right", bbox_to_anchor=(1, 1), borderpad=0
+    )
 
 
 def lines(axes, epochs: np.ndarray, train: np.ndarray, validation: np.ndarray, kind: str) -> None:
@@ -117,90 +124,6 @@ def column(rows: list[dict], key: str) -> np.ndarray:
     """One quantity of all epochs, float64; nan where it is missing."""
     values = (row.get(key) for row in rows)
     return np.array([math.nan if value in (None, "") else float(value) for value in values])
-
-
-def confusion(matrix, classes, path, title: str) -> Path:
-    """Which class is taken for which: counts (C, C), rows true, columns predicted.
-
-    A cell's colour is its share of the true class, on a scale that shows single errors; counts
-    stand in the cells of up to 20 classes; beside it the share of each class that is right.
-
-    Raises:
-        ValueError: the matrix is not (C, C) for these classes.
-    """
-    counts = as_array(matrix).astype(np.int64)
-    if counts.shape != (len(classes), len(classes)):
-        raise ValueError(f"matrix must be (C, C) for {len(classes)} classes, got {counts.shape}")
-    total = counts.sum(axis=1, keepdims=True)
-    shares = np.ma.masked_invalid(counts / np.where(total, total, np.nan))
-    side = min(14.0, max(4.0, 0.45 * len(counts) if len(counts) <= 20 else 0.13 * len(counts)))
-    figure = Figure(figsize=(side + 3.2, side + 1.6), layout="constrained")
-    cells, bars = figure.subplots(1, 2, sharey=True, width_ratios=(side, max(1.2, 0.15 * side)))
-    norm = PowerNorm(0.5, 0, 1)
-    picture = cells.imshow(shares, cmap="Blues", norm=norm, aspect="auto")
-    cells.set_facecolor("0.9")
-    name_classes(cells, classes, side)
-    few = len(counts) <= 20
-    if few:
-        write_counts(cells, counts, norm(shares))
-    right_shares(bars, 100 * shares.diagonal(), written=few)
-    bar = figure.colorbar(picture, ax=[cells, bars], ticks=SHARES, aspect=30, pad=0.02)
-    bar.ax.set_yticks(SHARES, [f"{100 * share:g} %" for share in SHARES])
-    bar.set_label("share of the true class")
-    return save(figure, path, title, confusions(counts, classes))
-
-
-def write_counts(axes, counts: np.ndarray, darkness: np.ma.MaskedArray) -> None:
-    """The counts (C, C) above 0 in their cells, white on dark ones; empty rows say so."""
-    style = {"ha": "center", "va": "center", "fontsize": 8}
-    for row, col in zip(*counts.nonzero(), strict=True):
-        colour = "white" if darkness[row, col] > 0.55 else "black"
-        axes.text(col, row, str(counts[row, col]), color=colour, **style)
-    for row in np.flatnonzero(counts.sum(axis=1) == 0):
-        axes.text(len(counts) / 2 - 0.5, row, "no images", color=GREY, **style)
-
-
-def name_classes(axes, classes, side: float) -> None:
-    """Class names along both axes of `side` inches, as many as have room."""
-    step = math.ceil(len(classes) * 0.1 / side)
-    places = range(0, len(classes), step)
-    size = min(9.0, max(5.0, 60 * side * step / len(classes)))  # points
-    names = [short(classes[place], 18) for place in places]
-    turned = 0 if max(map(letters, names)) * size / 100 < side * step / len(classes) else 90
-    axes.set_xticks(places, names, rotation=turned, fontsize=size)
-    axes.set_yticks(places, names, fontsize=size)
-    axes.set_xlabel("predicted class")
-    axes.set_ylabel("true class")
-
-
-def right_shares(axes, percent: np.ma.MaskedArray, written: bool) -> None:
-    """A bar per class: how many percent of its images are called by its name."""
-    if written:
-        axes.barh(np.arange(len(percent)), percent.filled(0), color=BLUE, height=0.8)
-        for row in np.flatnonzero(~np.ma.getmaskarray(percent)):
-            axes.text(104, row, f"{percent[row]:.0f}", va="center", size=8, color=GREY)
-    else:  # without gaps, which would come and go where rows are narrower than pixels
-        edges = np.arange(len(percent) + 1) - 0.5
-        axes.stairs(percent.filled(0), edges, orientation="horizontal", fill=True, color=BLUE)
-    axes.set_xlim(0, 130 if written else 100)
-    axes.set_xticks([0, 50, 100])
-    axes.set_xlabel("right (%)")
-    axes.tick_params(left=False, labelleft=False)
-    axes.spines[["top", "right"]].set_visible(False)
-
-
-def confusions(counts: np.ndarray, classes, most: int = 3) -> str:
-    """In words: how many are right, and the most frequent confusions."""
-    text = f"{counts.trace()} of {counts.sum()} right"
-    wrong = counts - np.diag(counts.diagonal())
-    order = np.argsort(-wrong, axis=None, kind="stable")[:most]
-    pairs = [np.unravel_index(place, wrong.shape) for place in order]
-    found = [
-        f"{short(classes[true], 18)} taken for {short(classes[said], 18)} ({wrong[true, said]})"
-        for true, said in pairs
-        if wrong[true, said]
-    ]
-    return f"{text}. Most often: {', '.join(found)}." if found else f"{text}."
 
 
 def batch(images, labels, classes, path, title: str) -> Path:
@@ -326,48 +249,6 @@ def upright(image: np.ndarray) -> np.ndarray:
 def as_array(values) -> np.ndarray:
     """Tensor, list or array -> array."""
     return np.asarray(values.detach().cpu() if hasattr(values, "detach") else values)
-
-
-def short(name, most: int) -> str:
-    """A name on one line, its middle left out where it has more than `most` letters."""
-    name = head = tail = with_glyphs(str(name))
-    if letters(name) > most:
-        while letters(head) > most // 2:
-            head = head[:-1]
-        while letters(tail) > most - most // 2 - 1:
-            tail = tail[1:]
-        name = f"{head}…{tail}"
-    return literal(name)
-
-
-def letters(text: str) -> int:
-    """Its width in Latin letters: Chinese, Japanese and Korean ones take two."""
-    return sum(2 if east_asian_width(letter) in "WF" else 1 for letter in text)
-
-
-def with_glyphs(text: str) -> str:
-    """The text, letters that no installed font has (and line ends) as their escapes, `\\u732b`.
-
-    The empty box that would be drawn tells no two of them apart, and matplotlib warns of each.
-    """
-    known = fonts()[0]
-    return "".join(c if ord(c) in known else c.encode("unicode_escape").decode() for c in text)
-
-
-def literal(text: str) -> str:
-    """The text so that matplotlib draws dollars and does not look for formulas between them."""
-    return text.replace("$", r"\$")
-
-
-@cache
-def fonts() -> tuple[frozenset[int], list[str]]:
-    """The letters that can be drawn, and the installed ones of FAMILIES."""
-    files = {}
-    for font in fontManager.ttflist:
-        files.setdefault(font.name, font.fname)
-    installed = [family for family in FAMILIES if family in files]
-    known = (get_font(files[family]).get_charmap() for family in installed)
-    return frozenset().union(*known), installed
 
 
 def save(figure: Figure, path, title: str, note: str = "") -> Path:

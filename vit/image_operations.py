@@ -99,9 +99,23 @@ def _spans(operation) -> dict[str, slice]:
 
 
 def _geometry(images, operation, strength):
-    """Nearest neighbour, black outside; as torchvision's affine and rotate on tensors."""
-    theta = _inverse_matrices(operation, strength.double(), *images.shape[-2:])
-    return _sample_nearest(images, beside(theta.float(), images))
+    """Nearest neighbour, black outside; as torchvision's affine and rotate on tensors.
+
+    A gather on bytes: grid_sample would need floats. The images get a black frame, in which all
+    that comes from outside ends. A position half-way between two pixels goes to the even one, as
+    in torchvision, because the frame is two wide and the positions take the same way through
+    grid_sample's units.
+    """
+    height, width = images.shape[-2:]
+    theta = _inverse_matrices(operation, strength.double(), height, width)
+    x, y = source_coordinates(beside(theta.float(), images), height, width)
+    x, y = (
+        source.add_(1).mul_(side / 2).sub_(0.5).round_().clamp_(-1, side).add_(2).long()
+        for source, side in ((x, width), (y, height))
+    )
+    index = y.mul_(width + 4).add_(x).flatten(1)[:, None]  # (n, 1, height * width)
+    framed = F.pad(images, (2, 2, 2, 2)).flatten(2)
+    return framed.gather(2, index.expand(-1, 3, -1)).view(images.shape)
 
 
 def _inverse_matrices(operation, strength, height: int, width: int) -> torch.Tensor:
@@ -130,35 +144,16 @@ def _inverse_matrices(operation, strength, height: int, width: int) -> torch.Ten
 def source_coordinates(theta: torch.Tensor, height: int, width: int) -> list[torch.Tensor]:
     """Matrices (n, 2, 3) -> x and y, each (n, height, width): where each output pixel comes from.
 
-    In grid_sample's units: -1 and 1 are the outer edges of the first and last pixel.
+    The matrices are in pixels from the centre, the result in grid_sample's units: -1 and 1 are the
+    outer edges of the first and last pixel.
     """
-    x = torch.linspace((1 - width) / 2, (width - 1) / 2, width, device=theta.device)
-    y = torch.linspace((1 - height) / 2, (height - 1) / 2, height, device=theta.device)[:, None]
+    x = torch.arange(width, device=theta.device) - (width - 1) / 2
+    y = (torch.arange(height, device=theta.device) - (height - 1) / 2)[:, None]
     coordinates = []
     for row, side in ((theta[:, 0], width), (theta[:, 1], height)):
-        a, b, c = (row / (0.5 * side))[:, :, None, None].unbind(1)  # each (n, 1, 1)
+        a, b, c = (row / (side / 2))[:, :, None, None].unbind(1)  # each (n, 1, 1)
         coordinates.append(a * x + (b * y + c))
     return coordinates
-
-
-def _sample_nearest(images, theta):
-    """(n, 3, height, width), (n, 2, 3) -> each output pixel takes the nearest input pixel or black.
-
-    A gather on bytes: grid_sample would need the images as float. Its units are kept although they
-    cost two passes, since half-way cases (the diagonal of an image turned by 45 degrees) then
-    round as torchvision's do.
-    """
-    height, width = images.shape[-2:]
-    inside, nearest = True, []
-    x, y = source_coordinates(theta, height, width)
-    for source, side in ((x, width), (y, height)):
-        source.add_(1).mul_(side / 2).sub_(0.5).round_()  # now pixels
-        clamped = source.clamp(0, side - 1)
-        inside = (source == clamped) & inside  # (n, height, width)
-        nearest.append(clamped.long())
-    index = nearest[1].mul_(width).add_(nearest[0]).flatten(1)  # (n, height * width)
-    flat = images.flatten(2).gather(2, index[:, None].expand(-1, 3, -1))
-    return flat.view_as(images).mul_(inside[:, None])
 
 
 # --- operations on a pixel's own value: one table per image and channel ---------------------------

@@ -26,7 +26,8 @@ def evaluate(
         batch_size: images at once.
 
     Returns:
-        source, split, the entries of `Predictions.report`, classes, confusion (rows: true class).
+        source, split, left_out (unreadable images), the entries of `Predictions.report`, classes,
+        confusion (rows: true class).
 
     Raises:
         ValueError: no such source or part, or a class that the model does not have.
@@ -40,18 +41,19 @@ def evaluate(
     pieces, first = [], 0
     for some in chunks(items, batch_size):
         part = Part.read(opened, some, model.classes, model.preprocess)
+        if not len(part):
+            continue
         with torch.inference_mode():
             logits = net(normalise(part.images.to(device), model.preprocess))
         pieces.append((logits.cpu(), part.labels, torch.arange(len(part)) + first))
         first += len(part)
+    if not first:
+        raise ValueError(f"none of the {len(items)} images of {source} could be read")
     predictions = Predictions.of(pieces)
+    about = {"source": source, "split": split, "left_out": len(items) - first}
+    result = predictions.report(model.classes, model.temperature)
     confusion = predictions.confusion().tolist()
-    result = {
-        "source": source,
-        "split": split,
-        **predictions.report(model.classes, model.temperature),
-    }
-    return result | {"classes": model.classes, "confusion": confusion}
+    return about | result | {"classes": model.classes, "confusion": confusion}
 
 
 def choose(items: list[Item], split: str, source: str) -> tuple[list[Item], str]:

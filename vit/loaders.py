@@ -16,6 +16,7 @@ from torch import Tensor
 from vit.datasets import Item, Source
 from vit.images import Preprocess, UnreadableImage, fit
 
+NAMED = 10  # unreadable files that are named one by one; the rest is counted
 log = logging.getLogger("vit")
 
 
@@ -35,11 +36,7 @@ class Part:
     def read(
         cls, source: Source, items: list[Item], classes: list[str], preprocess: Preprocess
     ) -> "Part":
-        """Opens and fits every image; unreadable ones are left out and reported by name.
-
-        Raises:
-            ValueError: none of them is readable.
-        """
+        """Opens and fits every image; unreadable ones are left out and reported by name."""
         images = torch.empty(len(items), 3, *preprocess.size, dtype=torch.uint8)
 
         def open_one(row: int) -> str | None:
@@ -52,11 +49,12 @@ class Part:
 
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             problems = list(pool.map(open_one, range(len(items))))
-        for problem in filter(None, problems):
+        left_out = [problem for problem in problems if problem]
+        for problem in left_out[:NAMED]:
             log.warning("left out: %s", problem)
+        if len(left_out) > NAMED:
+            log.warning("left out: %d more", len(left_out) - NAMED)
         good = [row for row, problem in enumerate(problems) if problem is None]
-        if not good:
-            raise ValueError(f"none of {len(items)} images could be read")
         items = [items[row] for row in good]
         number = {name: i for i, name in enumerate(classes)}
         labels = torch.tensor([number[item.label] for item in items])
@@ -124,9 +122,14 @@ class EvalLoader:
         batch_size: images per batch and process.
         rank: which of the processes this is; each takes every world_size-th image.
         world_size: number of processes.
+
+    Raises:
+        ValueError: fewer images than processes.
     """
 
     def __init__(self, part: Part, batch_size: int, rank: int = 0, world_size: int = 1):
+        if len(part) < world_size:
+            raise ValueError(f"{len(part)} images cannot be shared by {world_size} processes")
         self.part, self.batch_size = part, batch_size
         self.rows = torch.arange(rank, len(part), world_size, device=part.images.device)
 

@@ -74,12 +74,19 @@ class VisionTransformer(nn.Module):
         self.initialise()
 
     def initialise(self) -> None:
-        """Fresh weights: normal(0, .02) cut at two units, zero biases, as the paper's code."""
+        """Fresh weights: Glorot & Bengio 2010's uniform ones in the blocks, as the paper's code.
+
+        Normal(0, .02), which many copies use, is right for wide networks and far too small for a
+        narrow one. The head starts near zero, so the first loss is log(num_classes).
+        """
         for module in self.modules():
             if isinstance(module, nn.Linear):
-                nn.init.trunc_normal_(module.weight, std=0.02)
+                nn.init.xavier_uniform_(module.weight)
                 if module.bias is not None:
                     nn.init.zeros_(module.bias)
+        for head in (self.head, self.head_dist):
+            if isinstance(head, nn.Linear):
+                nn.init.trunc_normal_(head.weight, std=0.02)
         learned = [self.pos_embed, self.dist_token, getattr(self.attn_pool, "latent", None)]
         for tokens in learned:
             if tokens is not None:

@@ -17,6 +17,7 @@ from safetensors.torch import save as to_bytes
 
 from vit.images import Preprocess
 from vit.model import Architecture, VisionTransformer
+from vit.runs import write_whole
 from vit.timm_config import for_timm
 
 VERSION = 1
@@ -77,13 +78,10 @@ def save(
         "versions": {"python": platform.python_version(), "torch": version("torch")},
     }
     tensors = {k: v.detach().cpu().float().contiguous() for k, v in net.state_dict().items()}
-    part = path.with_name(path.name + ".part")
-    part.write_bytes(to_bytes(tensors, metadata={"format": "pt", "vit": json.dumps(about)}))
-    part.replace(path)
+    write_whole(path, to_bytes(tensors, metadata={"format": "pt", "vit": json.dumps(about)}))
     timm_config = for_timm(net.architecture, classes, preprocess)
     if timm_config is not None:
-        text = json.dumps(timm_config, indent=1)
-        path.with_name("config.json").write_text(text, encoding="utf-8")
+        write_whole(path.with_name("config.json"), json.dumps(timm_config, indent=1).encode())
 
 
 def load(model: str | Path) -> TrainedModel:

@@ -9,6 +9,8 @@ import io
 import json
 import os
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 # Child processes of a distributed run find the folder that the launching process made here.
@@ -52,6 +54,19 @@ class RunFolder:
         return json.loads(self.summary.read_text(encoding="utf-8"))
 
 
+@contextmanager
+def announced(folder: RunFolder) -> Iterator[None]:
+    """While it lasts, processes started from this one get the same folder from `create`."""
+    before = os.environ.get(FOLDER_VARIABLE)
+    os.environ[FOLDER_VARIABLE] = str(folder.path)
+    try:
+        yield
+    finally:
+        del os.environ[FOLDER_VARIABLE]
+        if before is not None:
+            os.environ[FOLDER_VARIABLE] = before
+
+
 def create(root: Path, name: str) -> RunFolder:
     """Makes the next free runs/<name>/<number>; two processes never get the same one."""
     if parent := os.environ.get(FOLDER_VARIABLE):
@@ -91,7 +106,7 @@ def write(path: Path, rows: list[dict]) -> None:
         writer = csv.DictWriter(text, list(rows[0]))
         writer.writeheader()
         writer.writerows(rows)
-    replace(path, text.getvalue())
+    write_whole(path, text.getvalue().encode())
 
 
 def append(path: Path, row: dict) -> None:
@@ -122,8 +137,8 @@ def cut_back(path: Path, epochs: int) -> None:
     write(path, [row for row in rows if int(row["epoch"]) <= epochs])
 
 
-def replace(path: Path, text: str) -> None:
+def write_whole(path: Path, content: bytes) -> None:
     """Writes a whole file, or leaves the old one: never half of it."""
     part = path.with_name(path.name + ".part")
-    part.write_text(text, encoding="utf-8", newline="")
+    part.write_bytes(content)
     os.replace(part, path)

@@ -30,9 +30,13 @@ def run(arguments: argparse.Namespace) -> int:
     result = evaluate(
         load(arguments.model), arguments.source, arguments.split, arguments.batch_size
     )
-    text = json.dumps(result, indent=1, ensure_ascii=False)
+    lines = (
+        f" {json.dumps(key)}: {json.dumps(value, ensure_ascii=False)}"
+        for key, value in result.items()
+    )
+    text = "{\n" + ",\n".join(lines) + "\n}"
     print(text)
     if arguments.output:
         with open(arguments.output, "w", encoding="utf-8") as file:
             file.write(text + "\n")
-    return 0
+    return 1 if result["left_out"] else 0

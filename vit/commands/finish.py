@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from vit import explain, figures, model_file, runs
+from vit import explain, figures, model_file, runs, score_figures
 from vit.loaders import Part, mix
 from vit.metrics import Predictions
 
@@ -32,9 +32,9 @@ def finish(parts: "Assembly") -> dict:
     judged = {part: judge(parts, part) for part in ("val", "test") if parts.data.of(part)}
     warn_of_missing(judged)
     temperature = judged["val"].fit_temperature() if "val" in judged else 1.0
-    summary = summarise(parts, judged, temperature)
     if not parts.trainer.is_global_zero:
-        return summary
+        return {}
+    summary = summarise(parts, judged, temperature, best["callbacks"]["Recorder"]["best"]["epoch"])
     results = {part: summary[part] for part in ("test", "val")}
     model_file.save(
         parts.folder.model,
@@ -46,7 +46,8 @@ def finish(parts: "Assembly") -> dict:
         f"trained from scratch on {parts.config.data.source}",
     )
     draw(parts, judged, temperature)
-    runs.replace(parts.folder.summary, json.dumps(summary, indent=1, ensure_ascii=False) + "\n")
+    text = json.dumps(summary, indent=1, ensure_ascii=False) + "\n"
+    runs.write_whole(parts.folder.summary, text.encode())
     return summary
 
 
@@ -65,9 +66,10 @@ def warn_of_missing(judged: dict[str, Predictions]) -> None:
         log.warning("no test part: what is measured, if anything, is the validation part")
 
 
-def summarise(parts: "Assembly", judged: dict[str, Predictions], temperature: float) -> dict:
+def summarise(
+    parts: "Assembly", judged: dict[str, Predictions], temperature: float, best_epoch: int
+) -> dict:
     """The numbers of a run: results, the chosen epoch, time, sizes, versions."""
-    recorder = parts.trainer.callbacks[0]
     timing = runs.read(parts.folder.timing)
     speeds = [float(row["images_per_second"]) for row in timing]
     results = {
@@ -75,14 +77,14 @@ def summarise(parts: "Assembly", judged: dict[str, Predictions], temperature: fl
         for part in ("test", "val")
     }
     return results | {
-        "best_epoch": recorder.best["epoch"],
+        "best_epoch": best_epoch,
         "epochs": len(timing),
         "global_step": torch.load(parts.folder.last, weights_only=True)["global_step"],
         "temperature": temperature,
         "seconds": round(sum(float(row["seconds"]) for row in timing), 3),
         "images_per_second": statistics.median(speeds),
         "parameters": sum(p.numel() for p in parts.classifier.net.parameters()),
-        "images": {part: len(parts.data.of(part)) for part in ("train", "val", "test")},
+        "images": {part: len(loaded) for part, loaded in parts.data.parts.items()},
         "seed": parts.config.run.seed,
         "threads": torch.get_num_threads(),
         "versions": {name: version(name) for name in ("torch", "lightning")},
@@ -93,20 +95,24 @@ def draw(parts: "Assembly", judged: dict[str, Predictions], temperature: float) 
     """The run's pictures; those of results show the test images, or the part the title says."""
     folder = parts.folder
     name = f"{folder.path.parent.name}/{folder.path.name}"
-    figures.curves(runs.read(folder.metrics), folder.picture("curves"), f"{name}: training")
+    rows, timing = runs.read(folder.metrics), runs.read(folder.timing)
+    figures.curves(rows, folder.picture("curves"), f"{name}: training", timing)
     draw_batch(parts, f"{name}: training images as the network sees them")
     part = next((part for part in ("test", "val") if part in judged), "train")
     if part in judged:
-        draw_results(parts, part, judged[part], f"{name}: {WORDS[part]} images")
-    layers = parts.config.model.depth
-    words = f"where it looks: attention rollout over all {layers} layers ({WORDS[part]} images)"
+        title = f"{name}: {WORDS[part]} images"
+        draw_results(parts, part, judged[part], title)
+        draw_scores(parts, judged[part], temperature, title)
+    depth = parts.config.model.depth
+    layers = f"all {depth} layers" if depth > 1 else "its one layer"
+    words = f"where it looks: attention rollout over {layers} ({WORDS[part]} images)"
     draw_attention(parts, parts.data.load(part), f"{name}: {words}")
 
 
 def draw_results(parts: "Assembly", part: str, predictions: Predictions, title: str) -> None:
     """The pictures of how good it is, and of what it gets wrong."""
     folder, classes, shown = parts.folder, parts.data.classes, parts.data.load(part)
-    figures.confusion(predictions.confusion(), classes, folder.picture("confusion"), title)
+    score_figures.confusion(predictions.confusion(), classes, folder.picture("confusion"), title)
     figures.mistakes(
         shown.images.cpu(),
         predictions.labels,
@@ -115,6 +121,22 @@ def draw_results(parts: "Assembly", part: str, predictions: Predictions, title: 
         folder.picture("mistakes"),
         f"{title}, mistakes",
         [item.id for item in shown.items],
+    )
+
+
+def draw_scores(
+    parts: "Assembly", predictions: Predictions, temperature: float, title: str
+) -> None:
+    """The pictures of its figures: precision, recall and F1, and how far it can be believed."""
+    folder, classes = parts.folder, parts.data.classes
+    scores = predictions.per_class(classes)
+    score_figures.per_class(scores, classes, folder.picture("per_class"), title)
+    score_figures.reliability(
+        predictions.probabilities().amax(dim=1),
+        predictions.correct(),
+        predictions.probabilities(temperature).amax(dim=1),
+        folder.picture("reliability"),
+        f"{title}, temperature {temperature:.2f}",
     )
 
 

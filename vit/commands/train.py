@@ -4,6 +4,7 @@ import argparse
 import logging
 import statistics
 import warnings
+import zipfile
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -77,12 +78,13 @@ def train(name: str = "quickstart", **overrides: Any) -> Run:
 def start(config: Config) -> Run:
     """Makes a run folder and trains in it; where nothing could begin, the folder goes again."""
     folder = runs.create(Path(config.run.root), config.run.name)
-    try:
-        parts = assemble(config, folder)
-    except BaseException:
-        folder.remove_if_unused()
-        raise
-    return carry_out(parts)
+    with runs.announced(folder):
+        try:
+            parts = assemble(config, folder)
+        except BaseException:
+            folder.remove_if_unused()
+            raise
+        return carry_out(parts)
 
 
 def resume(path: str) -> Run:
@@ -96,7 +98,8 @@ def resume(path: str) -> Run:
         log.warning("%s is finished already; nothing to do", path)
         return Run(folder.path, folder.read_summary())
     config = settings.load(str(folder.config))
-    return carry_out(assemble(config, folder, resumed=True))
+    with runs.announced(folder):
+        return carry_out(assemble(config, folder, resumed=True))
 
 
 def assemble(config: Config, folder: RunFolder, resumed: bool = False) -> Assembly:
@@ -132,9 +135,9 @@ def assemble(config: Config, folder: RunFolder, resumed: bool = False) -> Assemb
     recorder = Recorder(folder, config.run.checkpoint_steps, config.optim.patience)
     shown = ShowProgress(recorder, config.run.progress)
     trainer = make_trainer(config, [recorder, shown, StopOnSignal(recorder)])
-    if not resumed:
+    if not resumed and trainer.is_global_zero:
         data.write_split(folder.split)
-        settings.save(config, folder.config)
+        runs.write_whole(folder.config, settings.as_yaml(config).encode())
     return Assembly(folder, config, data, classifier, trainer)
 
 
@@ -195,6 +198,7 @@ def make_trainer(config: Config, callbacks: list) -> "Trainer":
     for text in ("ended before the epoch", "logging interval", "across ranks is zero", "LeafSpec"):
         warnings.filterwarnings("ignore", f".*{text}.*")
     from lightning.pytorch import Trainer
+    from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
     ours = {
         "max_epochs": config.optim.epochs,
@@ -206,7 +210,10 @@ def make_trainer(config: Config, callbacks: list) -> "Trainer":
         "default_root_dir": config.run.root,
     }
     quiet = {"logger": False, "enable_model_summary": False, "num_sanity_val_steps": 0}
-    return Trainer(**({"devices": 1} | quiet | config.trainer | ours))
+    try:
+        return Trainer(**({"devices": 1} | quiet | config.trainer | ours))
+    except (MisconfigurationException, TypeError, ValueError) as error:
+        raise ValueError(f"trainer: {' '.join(str(error).split())}") from error
 
 
 def carry_out(parts: Assembly) -> Run:
@@ -214,9 +221,12 @@ def carry_out(parts: Assembly) -> Run:
     from vit.commands.finish import finish
 
     folder = parts.folder
-    log.info("%s", describe(parts))
+    if parts.trainer.is_global_zero:
+        log.info("%s", describe(parts))
     last = folder.last if folder.last.is_file() else None
-    parts.trainer.fit(parts.classifier, parts.data, ckpt_path=last, weights_only=last and True)
+    if last and not zipfile.is_zipfile(last):
+        raise ValueError(f"{last} is damaged: the run cannot go on from it; start a new one")
+    parts.trainer.fit(parts.classifier, parts.data, ckpt_path=last, weights_only=True)
     return Run(folder.path, finish(parts))
 
 
@@ -261,7 +271,7 @@ def print_help(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace, overrides: dict[str, str]) -> int:
     """Carries the command out; returns the exit code."""
-    if arguments.resume:
+    if arguments.resume is not None:
         if arguments.config or arguments.seeds or overrides:
             raise ValueError(
                 "--resume goes on by the run's own config.yaml: it takes no other setting "
@@ -307,8 +317,10 @@ def several(config: Config, count: int) -> None:
 
 
 def report(run: Run) -> None:
-    """Prints what a run reached and where its files are."""
+    """Prints what a run reached and where its files are; in one process of several."""
     summary = run.summary
+    if not summary:
+        return
     for part, words in (("val", "validation"), ("test", "test")):
         if score := summary.get(part):
             line = f"{words}: top-1 {score['top1']:.2%} ({score['correct']} of {score['count']})"
