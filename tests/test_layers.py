@@ -9,15 +9,15 @@ import pytest
 
 PACKAGE = Path(__file__).parents[1] / "vit"
 LEVELS = [
-    "config runs attention patch_embed colour image_operations overlay metrics lettering",
-    "formats auto_augment calibration",
-    "images augment",
-    "archives model normalise",
+    "config runs architecture attention patch_embed colour image_operations overlay metrics lettering",
+    "formats auto_augment calibration pieces",
+    "images augment blocks pooling",
+    "archives model normalise recognise catalogue timm_config",
     "explain pretrained model_file datasets",
     "loaders figures",
     "data classifier inference score_figures",
     "callbacks commands.finish",
-    "commands.train commands.evaluate commands.runs",
+    "commands.train commands.evaluate commands.runs commands.models",
     "cli",
     "__main__",
 ]
@@ -73,7 +73,13 @@ def test_import_vit_is_light():
 
 
 def test_help_is_light():
-    for words in (["--help"], ["train", "--help"], ["evaluate", "--help"]):
+    commands = (
+        ["train", "--help"],
+        ["evaluate", "--help"],
+        ["models", "--help"],
+        ["models", "deit"],
+    )
+    for words in (["--help"], *commands):
         heavy = loaded_by(f"from vit.cli import main; main({words})") & {
             "torch",
             "lightning",

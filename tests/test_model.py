@@ -71,10 +71,10 @@ def test_keyword_arguments_are_timms():
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
-        ("vit_base_patch16_clip_224", "norm before the blocks"),
-        ("vit_base_patch16_siglip_224", 'pooling "map"'),
-        ("vit_giant_patch14_dinov2", "MLP of kind"),
-        ("deit_tiny_distilled_patch16_224", "VisionTransformerDistilled"),
+        ("vit_small_patch16_18x2_224", "blocks of kind ParallelThingsBlock"),
+        ("vit_dpwee_patch16_reg1_gap_256", "blocks of kind DiffParallelScalingBlock"),
+        ("vit_dwee_patch16_reg1_gap_256", "attention of kind DiffAttention"),
+        ("test_vit3", "pooling over the prefix tokens"),
         ("resnet18", "ResNet"),
     ],
 )
@@ -157,7 +157,8 @@ def test_non_defaults_describe_an_architecture_whole():
     ("changes", "message"),
     [
         ({"img_size": 30, "patch_size": 4}, "img_size (30x30 pixels) must be a multiple"),
-        ({"global_pool": "max"}, 'global_pool ("max") must be "token" or "avg"'),
+        ({"global_pool": "max"}, 'global_pool ("max") must be one of "token", "avg", "map"'),
+        ({"embed_norm": True}, 'embed_norm (True) must be one of None, "tokens", "patches"'),
         ({"class_token": False}, "needs class_token"),
         ({"reg_tokens": -1}, "reg_tokens (-1) must not be negative"),
         ({"depth": 0}, "depth (0) must be at least 1"),

@@ -17,6 +17,17 @@ KINDS = [
     {"reg_tokens": 2, "no_embed_class": True, "init_values": 0.1},
     {"class_token": False, "global_pool": "avg", "qkv_bias": False},
     {"img_size": (16, 24), "patch_size": (4, 8), "mlp_ratio": 2.0, "fc_norm": True},
+    {"global_pool": "distilled"},
+    {"global_pool": "map", "class_token": False, "mlp": "gelu_tanh"},
+    {"embed_norm": "tokens", "norm_layer": "layernorm_1e-5", "mlp": "quick_gelu"},
+    {"embed_norm": "patches", "norm_layer": "rmsnorm_1e-5", "mlp": "swiglu", "proj_bias": False},
+    {"embed_norm": "patches", "norm_layer": "rmsnorm", "image_sizes": "multiples"},
+    {"mlp": "swiglu_packed", "fc_norm": "none"},
+    {"block": "sub_norm", "norm_layer": "layernorm_1e-5", "global_pool": "avg"},
+    {"img_size": (18, 23), "image_sizes": "cut"},
+    {"block": "res_post", "init_values": 0.1},
+    {"block": "parallel", "qk_norm": True, "qkv_bias": False, "init_values": 0.1},
+    {"block": "parallel", "norm_layer": "rmsnorm"},
 ]
 
 
@@ -54,6 +65,13 @@ def test_saved_and_loaded_and_in_timm(tmp_path, changes):
         torch.testing.assert_close(theirs(images), expected, atol=1e-5, rtol=1e-5)
     assert theirs.pretrained_cfg["std"] == [0.2, 0.3, 0.4]
     assert theirs.pretrained_cfg["crop_mode"] == "squash"
+
+
+def test_what_timm_has_no_name_for_is_saved_without_its_config(tmp_path):
+    net = saved(tmp_path, mlp="swiglu", norm_layer="layernorm_1e-5")
+    images = torch.randn(2, 3, *net.architecture.img_size)
+    assert torch.equal(vit.load(tmp_path).net(images), net(images))
+    assert not (tmp_path / "config.json").exists()
 
 
 def test_others_may_read_it(tmp_path):

@@ -6,6 +6,8 @@ The middle of `forward`, softmax(q k^T / sqrt(K)) v, has two implementations wit
 "explicit" forms the (T, T) weights, "fused" hands q, k, v to PyTorch's kernel, which never does.
 """
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -34,6 +36,9 @@ class SelfAttention(nn.Module):
         num_heads: number of heads H.
         qkv_bias: whether the projection to q, k, v has a bias.
         drop_rate: dropout on the output projection, fraction in [0, 1).
+        proj_bias: whether the output projection has a bias.
+        qk_norm: makes the norms on each head's q and k, called with the head width K.
+        mixed_norm: makes the norm on the merged heads, called with D.
 
     Attributes:
         path: "explicit", "fused", or "auto" (the table above decides at each call).
@@ -43,9 +48,33 @@ class SelfAttention(nn.Module):
     """
 
     def __init__(
-        self, embed_dim: int, num_heads: int, qkv_bias: bool = True, drop_rate: float = 0.0
+        self,
+        embed_dim: int,
+        num_heads: int,
+        qkv_bias: bool = True,
+        drop_rate: float = 0.0,
+        proj_bias: bool = True,
+        qk_norm: Callable[[int], nn.Module] = nn.Identity,
+        mixed_norm: Callable[[int], nn.Module] = nn.Identity,
     ):
         super().__init__()
+        self.set_heads(embed_dim, num_heads, qk_norm)
+        self.qkv = nn.Linear(embed_dim, 3 * embed_dim, bias=qkv_bias)
+        self.norm = mixed_norm(embed_dim)
+        self.proj = nn.Linear(embed_dim, embed_dim, bias=proj_bias)
+        self.proj_drop = nn.Dropout(drop_rate)
+
+    def set_heads(
+        self,
+        embed_dim: int,
+        num_heads: int,
+        qk_norm: Callable[[int], nn.Module] = nn.Identity,
+    ) -> None:
+        """What everything after the projections needs; arguments as the class's.
+
+        From here on nothing depends on how q, k and v were projected: other modules with attention
+        (vit/blocks.py, vit/pooling.py) take these methods as they are.
+        """
         if embed_dim % num_heads:
             raise ValueError(
                 f"embed_dim ({embed_dim}) must be a multiple of num_heads ({num_heads})"
@@ -54,28 +83,31 @@ class SelfAttention(nn.Module):
         self.head_dim = embed_dim // num_heads
         self.scale = self.head_dim**-0.5
         self.path = "auto"
-        self.qkv = nn.Linear(embed_dim, 3 * embed_dim, bias=qkv_bias)
-        self.proj = nn.Linear(embed_dim, embed_dim)
-        self.proj_drop = nn.Dropout(drop_rate)
+        self.q_norm = qk_norm(self.head_dim)
+        self.k_norm = qk_norm(self.head_dim)
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, T, D) -> (B, T, D)."""
         q, k, v = (self.split_heads(part) for part in self.qkv(x).chunk(3, dim=-1))
         mixed = self.mix(q, k, v)  # (B, H, T, K)
-        return self.proj_drop(self.proj(self.merge_heads(mixed)))
+        return self.proj_drop(self.proj(self.norm(self.merge_heads(mixed))))
 
     def mix(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """softmax(q k^T / sqrt(K)) v: each (B, H, T, K) -> (B, H, T, K), by the chosen path."""
+        """softmax(q k^T / sqrt(K)) v: each (B, H, T, K) -> (B, H, T, K), by the chosen path.
+
+        q and k are normed here, and in `softmax_of`, where there are norms for them.
+        """
         path = self.path
         if path == "auto":
-            path = choose_path(q.device.type, q.dtype, q.shape[-2])
+            path = choose_path(k.device.type, k.dtype, k.shape[-2])
         if path == "fused":
-            return F.scaled_dot_product_attention(q, k, v)
+            return F.scaled_dot_product_attention(self.q_norm(q), self.k_norm(k), v)
         return self.softmax_of(q, k) @ v
 
     def softmax_of(self, q: Tensor, k: Tensor) -> Tensor:
-        """(B, H, R, K), (B, H, T, K) -> (B, H, R, T), each row sums to 1."""
-        scores = (q * self.scale) @ k.transpose(-2, -1)  # (B, H, R, T)
+        """q (B, H, R, K), k (B, H, T, K), as projected -> (B, H, R, T), each row sums to 1."""
+        q, k = self.q_norm(q) * self.scale, self.k_norm(k)
+        scores = q @ k.transpose(-2, -1)  # (B, H, R, T)
         return scores.softmax(dim=-1).to(k.dtype)
 
     def weights(self, x: Tensor, rows: slice = slice(None)) -> Tensor:

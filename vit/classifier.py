@@ -21,7 +21,7 @@ from vit.model import VisionTransformer
 from vit.normalise import normalise
 
 # Parameters that are no matrix of a layer: weight decay would pull them to zero for no reason.
-NEVER_DECAYED = ("pos_embed", "cls_token", "reg_token")
+NEVER_DECAYED = ("pos_embed", "cls_token", "dist_token", "reg_token", "attn_pool.latent")
 
 
 class Classifier(LightningModule):

@@ -16,6 +16,7 @@ from pathlib import Path
 COMMANDS = {
     "train": "train a network by a configuration, or go on with a run",
     "evaluate": "score a trained network on labelled photos",
+    "models": "list the pretrained networks that can be used",
     "runs": "one table of all runs",
 }
 

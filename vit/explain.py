@@ -17,6 +17,7 @@ from torch import Tensor
 
 from vit.attention import SelfAttention
 from vit.model import VisionTransformer
+from vit.pooling import AttentionPool
 
 OVER_HEADS = {"mean": torch.mean, "max": torch.amax, "min": torch.amin}
 
@@ -58,10 +59,10 @@ def rollout(
     fuse = partial(fused, heads=heads, discard=discard)
     with evaluating(net):
         attention = collect(net, images, layers)
-        v = query(net, attention[-1][1])  # (B, T)
+        v = query(net, images, attention[-1][1])  # (B, T)
         for module, x in reversed(attention):
             v = 0.5 * attend(module, x, v, row_block, fuse) + 0.5 * v
-    return on_grid(net, v)
+    return on_grid(net, images, v)
 
 
 @torch.no_grad()
@@ -94,8 +95,8 @@ def raw(
     fuse = fused if head is None else lambda weights: weights[:, head]
     with evaluating(net):
         [(module, x)] = collect(net, images, slice(layer % depth, layer % depth + 1))
-        v = attend(module, x, query(net, x), row_block, fuse)
-    return on_grid(net, v)
+        v = attend(module, x, query(net, images, x), row_block, fuse)
+    return on_grid(net, images, v)
 
 
 def fused(weights: Tensor, heads: str = "mean", discard: float = 0.0) -> Tensor:
@@ -129,14 +130,17 @@ def collect(
     return list(islice(net.attention_inputs(images), chosen.start, chosen.stop))
 
 
-def query(net: VisionTransformer, x: Tensor) -> Tensor:
-    """The tokens that the head reads, each with its share of them: tokens (B, T, D) -> (B, T)."""
-    v = x.new_zeros(x.shape[:2], dtype=torch.promote_types(x.dtype, torch.float32))
-    pooled = slice(0, 1)
-    if net.architecture.global_pool == "avg":
-        pooled = slice(net.num_prefix_tokens, None)
-    v[:, pooled] = 1 / v[:, pooled].shape[1]
-    return v
+def query(net: VisionTransformer, images: Tensor, x: Tensor) -> Tensor:
+    """The tokens that the head reads, each with its share of them: (B, T).
+
+    The class token; the mean of it and the distillation token; the mean of the patches; or the row
+    of the learned query's own attention, which needs the network's last tokens.
+
+    Args:
+        x: any layer's tokens (B, T, D).
+    """
+    last = net.forward_features(images) if isinstance(net.attn_pool, AttentionPool) else x
+    return net.attn_pool.shares(last)
 
 
 def attend(
@@ -174,9 +178,9 @@ def blocks_of_rows(
         yield block, module.softmax_of(q, k)
 
 
-def on_grid(net: VisionTransformer, v: Tensor) -> Tensor:
+def on_grid(net: VisionTransformer, images: Tensor, v: Tensor) -> Tensor:
     """A value per token (B, T) -> a value per patch (B, rows, cols); prefix tokens dropped."""
-    return v[:, net.num_prefix_tokens :].unflatten(1, net.grid_size)
+    return v[:, net.num_prefix_tokens :].unflatten(1, net.patch_embed.grid_of(images))
 
 
 @contextmanager

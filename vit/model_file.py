@@ -2,12 +2,13 @@
 
 Tensors stand under timm's names, float32. The metadata entry "vit" is JSON: version, architecture
 (its non-defaults), classes, preprocess, temperature, metrics, source, versions. A config.json beside
-the file lets `timm.create_model("local-dir:FOLDER", pretrained=True)` build the same network.
+the file lets `timm.create_model("local-dir:FOLDER", pretrained=True)` build the same network, where
+timm has all its pieces.
 """
 
 import json
 import platform
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from safetensors.torch import save as to_bytes
 from vit.images import Preprocess
 from vit.model import Architecture, VisionTransformer
 from vit.runs import write_whole
+from vit.timm_config import for_timm
 
 VERSION = 1
 
@@ -49,7 +51,7 @@ def save(
     metrics: dict | None = None,
     source: str = "",
 ) -> None:
-    """Writes model.safetensors and, beside it, timm's config.json.
+    """Writes model.safetensors and, beside it, timm's config.json where timm has all its pieces.
 
     Args:
         path: of the safetensors file.
@@ -77,34 +79,9 @@ def save(
     }
     tensors = {k: v.detach().cpu().float().contiguous() for k, v in net.state_dict().items()}
     write_whole(path, to_bytes(tensors, metadata={"format": "pt", "vit": json.dumps(about)}))
-    timm_config = json.dumps(for_timm(net.architecture, classes, preprocess), indent=1)
-    write_whole(path.with_name("config.json"), timm_config.encode())
-
-
-def for_timm(architecture: Architecture, classes: list[str], preprocess: Preprocess) -> dict:
-    """config.json in timm's form: a base name, and all arguments that make it ours."""
-    a = architecture
-    arguments = asdict(a) | {"fc_norm": a.norm_after_pool}
-    for name in ("num_classes", "drop_rate", "drop_path_rate"):  # not of the weights
-        del arguments[name]
-    crop_mode = {"crop": "center", "pad": "border", "squash": "squash"}[preprocess.fit]
-    return {
-        "architecture": "vit_tiny_patch16_224",
-        "num_classes": a.num_classes,
-        "model_args": arguments,
-        "pretrained_cfg": {
-            "input_size": [a.in_chans, *preprocess.size],
-            "mean": list(preprocess.mean),
-            "std": list(preprocess.std),
-            "interpolation": preprocess.interpolation,
-            "crop_pct": preprocess.crop_pct,
-            "crop_mode": crop_mode,
-            "num_classes": a.num_classes,
-            "label_names": classes,
-            "first_conv": "patch_embed.proj",
-            "classifier": "head",
-        },
-    }
+    timm_config = for_timm(net.architecture, classes, preprocess)
+    if timm_config is not None:
+        write_whole(path.with_name("config.json"), json.dumps(timm_config, indent=1).encode())
 
 
 def load(model: str | Path) -> TrainedModel:

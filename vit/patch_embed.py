@@ -7,6 +7,8 @@ Source: Dosovitskiy et al. 2021 (arXiv 2010.11929), eq. 1 and section 3.2 (posit
 resolution); Beyer et al. 2023, FlexiViT (arXiv 2212.08013), eq. 5 (patch weights at another size).
 """
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -22,32 +24,66 @@ class PatchEmbed(nn.Module):
         patch_size: (height, width) of a patch in pixels.
         in_chans: colour channels C.
         embed_dim: token width D.
+        bias: whether the projection has a bias.
+        norm: makes the norm on the tokens, called with D; nn.Identity for none.
+        sizes: "exact": images of img_size; "multiples": of any size that is a multiple of the
+            patch's; "cut": of img_size, seen as far as whole patches go from the top left.
 
     Raises:
-        ValueError: the image's height or width is not a multiple of the patch's.
+        ValueError: the image's height or width is not a multiple of the patch's, unless cut.
     """
 
-    def __init__(self, img_size: Size, patch_size: Size, in_chans: int, embed_dim: int):
+    def __init__(
+        self,
+        img_size: Size,
+        patch_size: Size,
+        in_chans: int,
+        embed_dim: int,
+        bias: bool = True,
+        norm: Callable[[int], nn.Module] = nn.Identity,
+        sizes: str = "exact",
+    ):
         super().__init__()
-        if img_size[0] % patch_size[0] or img_size[1] % patch_size[1]:
+        if sizes != "cut" and (img_size[0] % patch_size[0] or img_size[1] % patch_size[1]):
             raise ValueError(
                 f"img_size ({by(img_size)} pixels) must be a multiple of patch_size "
                 f"({by(patch_size)} pixels) in height and in width"
             )
         self.img_size = img_size
         self.patch_size = patch_size
+        self.sizes = sizes
         self.grid_size = (img_size[0] // patch_size[0], img_size[1] // patch_size[1])
         self.num_patches = self.grid_size[0] * self.grid_size[1]
-        self.proj = nn.Conv2d(in_chans, embed_dim, kernel_size=patch_size, stride=patch_size)
+        self.proj = nn.Conv2d(
+            in_chans, embed_dim, kernel_size=patch_size, stride=patch_size, bias=bias
+        )
+        self.norm = norm(embed_dim)
 
     def forward(self, images: Tensor) -> Tensor:
         """(B, C, height, width) -> (B, N, D), patches row by row from the top left."""
-        if tuple(images.shape[-2:]) != self.img_size:
+        self.grid_of(images)
+        x = self.proj(images).flatten(2).transpose(1, 2)  # (B, D, rows, cols) -> (B, N, D)
+        return self.norm(x)
+
+    def grid_of(self, images: Tensor) -> Size:
+        """(rows, cols) of patches in images (B, C, height, width).
+
+        Raises:
+            ValueError: images of a size that is not taken.
+        """
+        size = tuple(images.shape[-2:])
+        if size == self.img_size:
+            return self.grid_size
+        if self.sizes != "multiples":
             raise ValueError(
-                f"expected images of {by(self.img_size)} pixels (height x width), "
-                f"got {by(images.shape[-2:])}"
+                f"expected images of {by(self.img_size)} pixels (height x width), got {by(size)}"
             )
-        return self.proj(images).flatten(2).transpose(1, 2)  # (B, D, rows, cols) -> (B, N, D)
+        if size[0] % self.patch_size[0] or size[1] % self.patch_size[1]:
+            raise ValueError(
+                f"images of {by(size)} pixels (height x width) must be a multiple of patch_size "
+                f"({by(self.patch_size)} pixels) in height and in width"
+            )
+        return size[0] // self.patch_size[0], size[1] // self.patch_size[1]
 
 
 def resize_pos_embed(pos_embed: Tensor, old: Size, new: Size) -> Tensor:

@@ -1,13 +1,32 @@
-"""timm's Vision Transformers in our network: the same weights under the same names, the same logits."""
+"""timm's Vision Transformers in our network: the same weights under the same names, the same logits.
 
+A name is NAME.TAG as in `vit models`, or NAME for its default weights. What a name means is looked
+up in vit/models.csv, with no network access; only weights that are in no file here are fetched.
+"""
+
+import os
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from torch import nn
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
 
-from vit.model import NORM_EPS, Architecture, VisionTransformer
+from vit import catalogue
+from vit.architecture import Architecture
+from vit.images import Preprocess
+from vit.model import VisionTransformer
+from vit.patch_embed import by, resize_patch_embed, resize_pos_embed
+from vit.recognise import architecture_of
 
 if TYPE_CHECKING:
     import timm
+
+__all__ = ["architecture_of", "describe", "fetch", "fit_weights", "from_timm", "network", "read"]
+
+FITS = {"center": "crop", "border": "pad", "squash": "squash"}  # timm's crop_mode -> Preprocess.fit
+HEADS = ("head.", "head_dist.")
 
 
 def from_timm(
@@ -26,6 +45,8 @@ def from_timm(
     if isinstance(source, str):
         import timm
 
+        if "_dinov3" in source:
+            catalogue.find(source)  # raises, and names the nearest
         source = timm.create_model(source, pretrained=pretrained, **arguments)
     elif pretrained or arguments:
         raise ValueError("a timm module brings its own weights: give a name to choose others")
@@ -34,69 +55,153 @@ def from_timm(
     return net.train(source.training)
 
 
-def architecture_of(module: "timm.models.VisionTransformer") -> Architecture:
-    """What a timm Vision Transformer is.
+def describe(name: str, **changes) -> tuple[Architecture, Preprocess]:
+    """What the network of a name is, and how a photo becomes what it takes.
+
+    Args:
+        name: NAME.TAG, or NAME for its default weights.
+        **changes: fields of `Architecture` that replace its values, such as img_size.
 
     Raises:
-        ValueError: it has a part that ours does not have; all such parts are named.
+        ValueError: an unknown name, or one that is not supported: then with the reason.
     """
-    name = type(module).__name__
-    if name != "VisionTransformer":
-        raise ValueError(f"{name} is not supported: only timm's class VisionTransformer is")
-    if strange := differences(module):
-        raise ValueError("this Vision Transformer is not supported: " + ", ".join(strange))
-    block, embed = module.blocks[0], module.patch_embed
-    return Architecture(
-        img_size=tuple(embed.img_size),
-        patch_size=tuple(embed.patch_size),
-        in_chans=embed.proj.in_channels,
-        num_classes=module.num_classes,
-        embed_dim=module.embed_dim,
-        depth=len(module.blocks),
-        num_heads=block.attn.num_heads,
-        mlp_ratio=block.mlp.fc1.out_features / module.embed_dim,
-        qkv_bias=block.attn.qkv.bias is not None,
-        init_values=getattr(block.ls1, "init_values", 1e-5)
-        if hasattr(block.ls1, "gamma")
-        else None,
-        class_token=module.cls_token is not None,
-        reg_tokens=module.num_reg_tokens,
-        no_embed_class=module.no_embed_class,
-        global_pool=module.global_pool,
-        fc_norm=not isinstance(module.fc_norm, nn.Identity),
+    row = catalogue.find(name)
+    architecture = replace(Architecture.from_dict(catalogue.fields_of(row)), **changes)
+    preprocess = Preprocess(
+        architecture.img_size,
+        mean=tuple(map(float, row["mean"].split())),
+        std=tuple(map(float, row["std"].split())),
+        interpolation=row["interpolation"],
+        crop_pct=float(row["crop_pct"]),
+        fit=FITS[row["crop_mode"]],
     )
+    return architecture, preprocess
 
 
-def differences(module: "timm.models.VisionTransformer") -> list[str]:
-    """The parts of a timm Vision Transformer that a plain one does not have, in words."""
-    block = module.blocks[0]
-    mlp, attention = type(block.mlp).__name__, block.attn
-    last = module.norm if isinstance(module.fc_norm, nn.Identity) else module.fc_norm
-    found = {
-        f"blocks of kind {type(block).__name__}": type(block).__name__ != "Block",
-        f'pooling "{module.global_pool}"': module.global_pool not in ("token", "avg"),
-        "pooling over the prefix tokens": getattr(module, "pool_include_prefix", False),
-        "norm before the blocks": not isinstance(module.norm_pre, nn.Identity),
-        "norm in the patch embedding": not isinstance(module.patch_embed.norm, nn.Identity),
-        "patch embedding without bias": module.patch_embed.proj.bias is None,
-        "images of any size": getattr(module, "dynamic_img_size", False),
-        f"MLP of kind {mlp}": mlp != "Mlp",
-        "norms on q and k": not isinstance(getattr(attention, "q_norm", None), nn.Identity),
-        "attention output without bias": attention.proj.bias is None,
-        "both a last norm and a norm after pooling": not plain_end(module),
-    }
-    if mlp == "Mlp":
-        act = block.mlp.act
-        exact = type(act) is nn.GELU and act.approximate == "none"
-        found[f"activation {act}"] = not exact
-        found["norm in the MLP"] = not isinstance(block.mlp.norm, nn.Identity)
-    norms = [last] if isinstance(block.attn, nn.Identity) else [last, block.norm1]
-    for norm in norms:
-        usual = isinstance(norm, nn.LayerNorm) and norm.eps == NORM_EPS
-        found[f"norm {norm}"] = not usual
-    return [words for words, true in found.items() if true]
+def network(
+    name: str, file: str | Path | None = None, **changes
+) -> tuple[VisionTransformer, Preprocess]:
+    """A pretrained network in evaluation mode, and its preprocessing.
+
+    Args:
+        name: NAME.TAG, or NAME for its default weights.
+        file: the weights, safetensors or PyTorch's, under timm's names; None: they are fetched.
+        **changes: fields of `Architecture` that replace its values. With another img_size or
+            patch_size, positions and patch embedding are resampled; with another num_classes the
+            head begins anew.
+
+    Raises:
+        ValueError: as `describe`, `read`, `fetch` and `fit_weights` do.
+    """
+    native, _ = describe(name)
+    architecture, preprocess = describe(name, **changes)
+    tensors = fetch(name) if file is None else read(file)
+    net = VisionTransformer(architecture)
+    net.load_state_dict(fit_weights(tensors, native, net))
+    return net.eval(), preprocess
 
 
-def plain_end(module: "timm.models.VisionTransformer") -> bool:
-    """Whether exactly one norm stands between the last block and the head."""
-    return isinstance(module.norm, nn.Identity) != isinstance(module.fc_norm, nn.Identity)
+def read(file: str | Path) -> dict[str, Tensor]:
+    """The tensors of a safetensors file or of a PyTorch checkpoint, float32.
+
+    Raises:
+        ValueError: no such file, or no tensors in it.
+    """
+    path = Path(file)
+    if not path.is_file():
+        raise ValueError(f"no weights at {path}: there is no such file")
+    if path.suffix == ".safetensors":
+        tensors = load_file(path)
+    else:
+        tensors = torch.load(path, map_location="cpu", weights_only=True)
+    for key in ("model", "state_dict"):  # as DeiT's, MAE's and Lightning's files have it
+        tensors = tensors.get(key, tensors)
+    if not tensors or not all(isinstance(one, Tensor) for one in tensors.values()):
+        raise ValueError(f"{path} holds no weights: tensors by name are expected in it")
+    return {name.removeprefix("module."): one.float() for name, one in tensors.items()}
+
+
+def fetch(name: str) -> dict[str, Tensor]:
+    """The weights of a name: from the folder below, else from where timm fetches them.
+
+    The folder is what VIT_WEIGHTS names, or ~/.cache/vit; a file in it is NAME.TAG.safetensors.
+
+    Raises:
+        ValueError: none are published, or they cannot be fetched: says which file to put where.
+    """
+    row = catalogue.find(name)
+    full = catalogue.full_name(row)
+    if not row["weights"]:
+        raise ValueError(f"no weights are published for {full}")
+    folder = Path(os.environ.get("VIT_WEIGHTS") or Path.home() / ".cache" / "vit")
+    path = folder / f"{full}.safetensors"
+    if path.is_file():
+        return read(path)
+    import timm
+
+    try:
+        return timm.create_model(full, pretrained=True).state_dict()
+    except OSError as error:  # huggingface_hub's and urllib's errors all are
+        raise ValueError(
+            f"the weights {full} cannot be fetched ({type(error).__name__}): where there is a network, "
+            f"get model.safetensors of {row['weights']} and put it here as {path}"
+        ) from error
+
+
+def fit_weights(
+    tensors: dict[str, Tensor], native: Architecture, net: VisionTransformer
+) -> dict[str, Tensor]:
+    """The weights of a network as a network of another size and head takes them.
+
+    Args:
+        tensors: under timm's names.
+        native: the network they are of.
+        net: the network they are for; its own head stays where the number of classes differs.
+
+    Raises:
+        ValueError: names or shapes are missing, left over, or do not fit: says which.
+    """
+    wanted, fitted = net.state_dict(), dict(tensors)
+    if native.num_classes != net.architecture.num_classes:
+        fitted = {name: one for name, one in fitted.items() if not name.startswith(HEADS)}
+        fitted |= {name: one for name, one in wanted.items() if name.startswith(HEADS)}
+    if "pos_embed" in fitted:
+        fitted["pos_embed"] = positions_for(net.grid_size, fitted["pos_embed"], native)
+    projection = "patch_embed.proj.weight"
+    if projection in fitted:
+        fitted[projection] = resize_patch_embed(fitted[projection], net.architecture.patch_size)
+    check_names(fitted, wanted)
+    return fitted
+
+
+def positions_for(grid: tuple[int, int], pos_embed: Tensor, native: Architecture) -> Tensor:
+    """Positions (1, P + N, D) of the native network, resized to a grid of (rows, cols).
+
+    Raises:
+        ValueError: their number is not the native network's.
+    """
+    rows, cols = native.grid_size
+    if pos_embed.shape[1] != rows * cols + native.embedded_prefix:
+        raise ValueError(
+            f"the weights have {pos_embed.shape[1]} positions, but images of {by(native.img_size)} "
+            f"pixels need {rows * cols + native.embedded_prefix}: they are of another network or size"
+        )
+    return resize_pos_embed(pos_embed, native.grid_size, grid)
+
+
+def check_names(tensors: dict[str, Tensor], wanted: dict[str, Tensor]) -> None:
+    """Names and shapes are those wanted.
+
+    Raises:
+        ValueError: some are not; the first few are named.
+    """
+    wrong = [f"{name} is missing" for name in wanted if name not in tensors]
+    wrong += [f"{name} is unknown" for name in tensors if name not in wanted]
+    wrong += [
+        f"{name} is {by(tensors[name].shape)}, not {by(wanted[name].shape)}"
+        for name in wanted
+        if name in tensors and tensors[name].shape != wanted[name].shape
+    ]
+    if wrong:
+        more = f" and {len(wrong) - 3} more" if len(wrong) > 3 else ""
+        raise ValueError("the weights do not fit this network: " + ", ".join(wrong[:3]) + more)
