@@ -23,6 +23,8 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
+os.environ.setdefault("GOMP_SPINCOUNT", "1000")  # as vit/cli.py does; read when torch is imported
+
 import torch
 import torchvision
 from PIL import Image

@@ -2,8 +2,7 @@
 
 Equality is exact but where the last bit of float32 decides: geometric operations where a source
 coordinate lies half-way between two pixels; blends that are whole numbers, which are then cut to
-that number or to the one below; means of a blur or of bilinear sampling half-way between two
-levels.
+that number or to the one below; rounded means half-way between two levels.
 """
 
 import math
@@ -45,6 +44,7 @@ THEIR_NAMES = {
     "color": "Color",
     "sharpness": "Sharpness",
 }
+BLENDS = ("contrast", "color", "sharpness")
 SIZES = [(32, 32), (37, 22)]
 
 
@@ -166,7 +166,7 @@ def test_colour_operation_equals_torchvision_at_every_strength(name, size):
         batch = image.expand(len(strengths), -1, -1, -1)
         ours = apply_operations(batch, same(name, len(strengths)), torch.tensor(strengths))
         expected = torch.stack([theirs(image, name, s) for s in strengths])
-        if name in ("contrast", "color", "sharpness"):
+        if name in BLENDS:
             off = (ours.int() - expected.int()).abs()
             assert off.max() <= 1
             assert (off > 0).float().mean() < 1e-4 or not blends_round_alike()
@@ -197,21 +197,24 @@ def test_geometric_operation_equals_torchvision_at_every_strength(name, size):
 def test_images_of_a_few_pixels_are_handled_as_by_torchvision(side):
     image = noise(3, side, 4)
     for name in THEIR_NAMES:
-        strength = {"posterize": 0.0, "solarize": 0.5}.get(name, 0.6)
+        strength = {"posterize": 0.0, "solarize": 0.5}.get(name, 0.57)
         changed = apply_operations(image[None], same(name, 1), torch.tensor([strength]))[0]
-        assert torch.equal(changed, theirs(image, name, strength)), name
+        off = (changed.int() - theirs(image, name, strength).int()).abs().max()
+        assert off <= (1 if name in BLENDS else 0), name
+
+
+def rounds(ours: torch.Tensor, exact: torch.Tensor) -> bool:
+    """Whether uint8 `ours` is float `exact` rounded, float32's own errors granted."""
+    return bool((ours - exact).abs().max() < 0.5 + 0.005)
 
 
 @pytest.mark.parametrize("size", [(32, 32), (9, 14)])
-def test_blur_equals_torchvision_within_one_level(size):
-    """One level: it sums 13 x 13 products in one order, here they are two sums of 13."""
+def test_blur_equals_torchvision_rounded(size):
     image, sigmas = photo(*size), [0.1, 0.5, 1.0, 1.7, 2.0]
     batch = image.expand(len(sigmas), -1, -1, -1)
     ours = apply_operations(batch, same("gaussian_blur", len(sigmas)), torch.tensor(sigmas))
-    expected = torch.stack([TF.gaussian_blur(image, [13, 13], [s, s]) for s in sigmas])
-    off = (ours.int() - expected.int()).abs()
-    assert off.max() <= 1
-    assert (off > 0).float().mean() < 1e-3
+    expected = [TF.gaussian_blur(image.float(), [13, 13], [sigma, sigma]) for sigma in sigmas]
+    assert rounds(ours, torch.stack(expected))
 
 
 def test_an_image_does_not_depend_on_the_others():
@@ -378,24 +381,21 @@ def test_flip_happens_as_often_as_asked():
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_rotate_equals_torchvision(size):
-    """Within one level where a bilinear mean falls half-way between two levels."""
+def test_rotate_equals_torchvision_rounded(size):
     image = photo(*size)
     degrees = torch.rand(20) * 90 - 45
     right, down = torch.rand(2, 20) * 10 - 5
     ours = rotate(image.expand(20, -1, -1, -1), degrees, right, down)
     for i in range(20):
         expected = TF.affine(
-            image,
+            image.float(),
             angle=float(degrees[i]),
             translate=[float(right[i]), float(down[i])],
             scale=1.0,
             shear=[0.0, 0.0],
             interpolation=v2.InterpolationMode.BILINEAR,
         )
-        off = (ours[i].int() - expected.int()).abs()
-        assert off.max() <= 1
-        assert (off > 0).float().mean() < 0.005
+        assert rounds(ours[i], expected)
 
 
 def centroid(images: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -427,7 +427,7 @@ def test_rotate_turns_about_the_centre_up_to_the_angle_in_both_directions():
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_resized_crop_equals_torchvision(size):
+def test_resized_crop_equals_torchvision_rounded(size):
     image = photo(*size)
     boxes = random_boxes(25, *size, area=(0.05, 1), ratio=CROP_RATIO)
     boxes[:, 0] = torch.tensor([0, 0, *size])
@@ -436,10 +436,7 @@ def test_resized_crop_equals_torchvision(size):
     assert torch.equal(ours[0], image)
     for i in range(25):
         box = boxes[:, i].tolist()
-        expected = TF.resized_crop(image.float(), *box, size=list(size)).round()
-        off = (ours[i] - expected).abs()
-        assert off.max() <= 1
-        assert (off > 0).float().mean() < 0.005
+        assert rounds(ours[i], TF.resized_crop(image.float(), *box, size=list(size)))
 
 
 def test_boxes_are_distributed_as_torchvisions():

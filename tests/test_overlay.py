@@ -238,3 +238,12 @@ def test_importing_needs_neither_torch_nor_matplotlib():
     code = "import sys, vit.overlay; print({'torch', 'matplotlib'} & set(sys.modules) or 'neither')"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ran.stdout.strip() == "neither"
+
+
+def test_the_function_stays_callable_after_its_module_is_imported():
+    import vit
+    import vit.overlay as module
+
+    photo = np.full((8, 8, 3), 90, dtype=np.uint8)
+    heat = np.eye(2)
+    assert vit.overlay(photo, heat).tobytes() == module.overlay(photo, heat).tobytes()

@@ -101,20 +101,19 @@ def _spans(operation) -> dict[str, slice]:
 def _geometry(images, operation, strength):
     """Nearest neighbour, black outside; as torchvision's affine and rotate on tensors.
 
-    A gather on bytes: grid_sample would need floats. The images get a black frame, in which all
-    that comes from outside ends. A position half-way between two pixels goes to the even one, as
-    in torchvision, because the frame is two wide and the positions take the same way through
-    grid_sample's units.
+    A gather on bytes: grid_sample would need floats. The images get a black frame of one pixel, in
+    which all that comes from outside ends. Positions take the way through grid_sample's units, so
+    that those half-way between two pixels round as torchvision's do.
     """
     height, width = images.shape[-2:]
     theta = _inverse_matrices(operation, strength.double(), height, width)
     x, y = source_coordinates(beside(theta.float(), images), height, width)
     x, y = (
-        source.add_(1).mul_(side / 2).sub_(0.5).round_().clamp_(-1, side).add_(2).long()
+        source.add_(1).mul_(side / 2).sub_(0.5).round_().clamp_(-1, side).add_(1).long()
         for source, side in ((x, width), (y, height))
     )
-    index = y.mul_(width + 4).add_(x).flatten(1)[:, None]  # (n, 1, height * width)
-    framed = F.pad(images, (2, 2, 2, 2)).flatten(2)
+    index = y.mul_(width + 2).add_(x).flatten(1)[:, None]  # (n, 1, height * width)
+    framed = F.pad(images, (1, 1, 1, 1)).flatten(2)
     return framed.gather(2, index.expand(-1, 3, -1)).view(images.shape)
 
 
