@@ -296,7 +296,7 @@ def several(config: Config, count: int) -> None:
         run = start(replace(config, run=replace(config.run, seed=seed)))
         report(run)
         results.append((seed, run.path, run.summary))
-    part = "test" if "test" in results[0][2] else "val"
+    part = "test" if results[0][2].get("test") else "val"
     print(
         f"\n{'seed':>5} {'epoch':>6} {part + ' top-1':>12} {part + ' nll':>10} {'seconds':>8}  run"
     )
