@@ -17,7 +17,13 @@ import torch
 import torch.nn.functional as F
 
 from vit.auto_augment import NUM_BINS, draw_jitter, draw_rand, draw_three, draw_trivial
-from vit.image_operations import apply_operations, beside, check_images, source_coordinates
+from vit.image_operations import (
+    apply_operations,
+    beside,
+    check_images,
+    source_coordinates,
+    to_bytes,
+)
 
 CROP_RATIO = (3 / 4, 4 / 3)  # width over height, Szegedy et al. 2015
 ERASE_RATIO = (0.3, 1 / 0.3)  # Zhong et al. 2020
@@ -228,7 +234,7 @@ def _sample_bilinear(images, x, y):
     """x, y (B, height, width) in grid_sample's units -> the images there, rounded to uint8."""
     grid = torch.stack([x, y], 3)
     sampled = F.grid_sample(images.float(), grid, mode="bilinear", align_corners=False)
-    return sampled.round_().to(torch.uint8)
+    return to_bytes(sampled.round_())
 
 
 def erase(images: torch.Tensor, boxes: torch.Tensor) -> torch.Tensor:
