@@ -20,6 +20,7 @@ COMMANDS = {
     "python -m vit --help": ["-m", "vit", "--help"],
     "python -m vit train --help": ["-m", "vit", "train", "--help"],
     "python -m vit evaluate --help": ["-m", "vit", "evaluate", "--help"],
+    "python -m vit models dinov2": ["-m", "vit", "models", "dinov2"],
     'python -c "import vit"': ["-c", "import vit"],
 }
 BARE = {"python -c pass": ["-c", "pass"]}

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -510,3 +511,15 @@ def test_a_finished_run_is_not_run_again(tmp_path, command):
     done = command("--resume", folder)
     assert "finished already" in done.stderr
     assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
+
+
+def test_trains_outside_the_main_thread(tmp_path):
+    with ThreadPoolExecutor(1) as pool:
+        run = pool.submit(train.start, tiny(tmp_path, optim__epochs=1)).result()
+    assert run.summary["global_step"] == 20
+
+
+def test_validation_may_be_switched_off(tmp_path):
+    run = train.start(tiny(tmp_path, trainer__limit_val_batches=0))
+    assert (run.summary["val"], run.summary["best_epoch"]) == ({}, 2)
+    assert run.summary["test"]["count"] == 360

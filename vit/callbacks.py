@@ -4,6 +4,7 @@ import os
 import shutil
 import signal
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -156,7 +157,8 @@ class StopOnSignal(Callback):
 
     def on_train_start(self, trainer: Trainer, module: Classifier) -> None:
         # Here and not earlier: Lightning has set its own by now, which would not save.
-        self.before = {number: signal.signal(number, self.receive) for number in self.SIGNALS}
+        if threading.current_thread() is threading.main_thread():  # Python allows it there alone
+            self.before = {number: signal.signal(number, self.receive) for number in self.SIGNALS}
 
     def receive(self, number: int, frame) -> None:
         """The handler."""

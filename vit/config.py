@@ -35,6 +35,7 @@ REFUSED = [
     "check_val_every_n_epoch",
     "val_check_interval",
     "fast_dev_run",
+    "limit_test_batches",
     "overfit_batches",
     "reload_dataloaders_every_n_epochs",
     "num_sanity_val_steps",

@@ -30,6 +30,7 @@ def finish(parts: "Assembly") -> dict:
     best = torch.load(parts.folder.best, map_location="cpu", weights_only=True)
     parts.classifier.load_state_dict(best["state_dict"])
     judged = {part: judge(parts, part) for part in ("val", "test") if parts.data.of(part)}
+    judged = {part: one for part, one in judged.items() if one}  # limit_val_batches 0: nothing
     warn_of_missing(judged)
     temperature = judged["val"].fit_temperature() if "val" in judged else 1.0
     if not parts.trainer.is_global_zero:
@@ -51,9 +52,10 @@ def finish(parts: "Assembly") -> dict:
     return summary
 
 
-def judge(parts: "Assembly", part: str) -> Predictions:
+def judge(parts: "Assembly", part: str) -> Predictions | None:
     """What the chosen weights say of the validation or the test images."""
     run = parts.trainer.test if part == "test" else parts.trainer.validate
+    parts.classifier.predictions = None
     run(parts.classifier, parts.data, verbose=False)
     return parts.classifier.predictions
 
