@@ -11,7 +11,7 @@ PACKAGE = Path(__file__).parents[1] / "vit"
 LEVELS = [
     "config runs architecture attention patch_embed colour image_operations overlay metrics lettering",
     "formats auto_augment calibration pieces",
-    "images augment blocks pooling",
+    "images augment blocks pooling memory loggers",
     "archives model normalise recognise catalogue timm_config",
     "explain pretrained model_file datasets",
     "loaders figures",

@@ -12,7 +12,7 @@ from lightning.pytorch import Callback, Trainer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from vit import runs
+from vit import loggers, runs
 from vit.classifier import Classifier
 from vit.runs import RunFolder
 
@@ -95,6 +95,7 @@ class Recorder(Callback):
             self.best = {"epoch": epoch, **val}
         if trainer.is_global_zero:
             runs.append(self.folder.metrics, row)
+            loggers.log(trainer.loggers, row, trainer.global_step)
             speed = {
                 "seconds": f"{seconds:.3f}",
                 "images_per_second": f"{images_per_epoch(trainer) / seconds:.1f}",

@@ -88,6 +88,24 @@ class Classifier(LightningModule):
             self.sums += torch.stack([loss * len(labels), correct, correct.new_tensor(len(labels))])
         return loss
 
+    def try_step(self, count: int, device: torch.device, precision) -> None:
+        """A whole training step on blank images, to see whether memory is enough for it.
+
+        Args:
+            count: images.
+            device: where.
+            precision: Lightning's precision plugin.
+        """
+        self.to(device)
+        images = torch.zeros(count, 3, *self.preprocess.size, dtype=torch.uint8, device=device)
+        labels = torch.zeros(count, dtype=torch.long, device=device)
+        optimizer = torch.optim.AdamW(self.net.parameters(), lr=0.0, fused=True)
+        with precision.forward_context():
+            loss = self.training_step((images, labels), 0)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
     def normalised(self, images: Tensor) -> Tensor:
         """uint8 (B, 3, height, width) -> float32, as the network takes them."""
         return normalise(images, self.preprocess)

@@ -122,7 +122,8 @@ def explain_failure(error: BaseException, program: str, words: list[str]) -> int
     if type(error).__name__ == "Stopped":  # by name: its module would import Lightning
         return after_stop(error, program, words)
     ours = Path(__file__).parent in Path(last_file(error)).parents
-    if isinstance(error, (FloatingPointError, OSError)) or (isinstance(error, ValueError) and ours):
+    expected = isinstance(error, (FloatingPointError, MemoryError, OSError))
+    if expected or (isinstance(error, ValueError) and ours):
         print(f"{program}: {error}", file=sys.stderr)
         return 2 if isinstance(error, ValueError) else 1
     raise error

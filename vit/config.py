@@ -24,6 +24,7 @@ OWNED_BY = {
     "callbacks": "run.checkpoint_steps",
     "enable_checkpointing": "run.checkpoint_steps",
     "enable_progress_bar": "run.progress",
+    "logger": "run.logger",
 }
 # Trainer arguments that end or divide epochs in a way that an exact resume, or the choice of the
 # best epoch after each one, cannot follow.
@@ -195,6 +196,10 @@ class Run:
             and predictions are in 32 always.
         checkpoint_steps: also save every so many steps within an epoch; 0 saves after epochs alone.
         progress: a live bar, or a plain line per epoch; auto takes the bar on a terminal.
+        compile: translate the network for this machine first (torch.compile): a minute or more at
+            the start, faster steps afterwards on a GPU.
+        logger: one of Lightning's loggers beside the run's own tables; but for csv its package
+            must be installed.
     """
 
     name: str | None = None
@@ -203,6 +208,8 @@ class Run:
     precision: Literal["auto", "32", "bf16"] = "auto"
     checkpoint_steps: int = 0
     progress: Literal["auto", "bar", "lines"] = "auto"
+    compile: bool = False
+    logger: Literal["none", "csv", "tensorboard", "wandb", "mlflow"] = "none"
 
     def __post_init__(self):
         at_least("run", self, 0, "checkpoint_steps", "seed")

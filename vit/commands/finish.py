@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from vit import explain, figures, model_file, runs, score_figures
+from vit import explain, figures, loggers, model_file, runs, score_figures
 from vit.loaders import Part, mix
 from vit.metrics import Predictions
 
@@ -37,6 +37,8 @@ def finish(parts: "Assembly") -> dict:
         return {}
     summary = summarise(parts, judged, temperature, best["callbacks"]["Recorder"]["best"]["epoch"])
     results = {part: summary[part] for part in ("test", "val")}
+    scores = {f"{part}_{name}": v for part, one in results.items() for name, v in one.items()}
+    loggers.log(parts.trainer.loggers, scores, summary["global_step"])
     model_file.save(
         parts.folder.model,
         parts.classifier.average.cpu(),

@@ -66,6 +66,7 @@ def train(name: str = "quickstart", **overrides: Any) -> Run:
     Raises:
         ValueError: an unknown setting or a value out of range.
         FloatingPointError: the loss became infinite or not a number.
+        MemoryError: out of memory; says which batch would fit.
     """
     known = list(settings.keys())
     full = {}
@@ -113,6 +114,7 @@ def assemble(config: Config, folder: RunFolder, resumed: bool = False) -> Assemb
     """
     import torch
 
+    from vit import loggers
     from vit.augment import Augment
     from vit.callbacks import Recorder, ShowProgress, StopOnSignal
     from vit.classifier import Classifier
@@ -132,9 +134,12 @@ def assemble(config: Config, folder: RunFolder, resumed: bool = False) -> Assemb
     varied = Augment(**{one.name: getattr(config.data, one.name) for one in fields(Augment)})
     mixing = (config.data.mixup, config.data.cutmix)
     classifier = Classifier(net, config.optim, varied, mixing, preprocess, config.run.seed)
+    if config.run.compile:
+        net.compile()  # in place: names in checkpoints stay what they are
     recorder = Recorder(folder, config.run.checkpoint_steps, config.optim.patience)
     shown = ShowProgress(recorder, config.run.progress)
-    trainer = make_trainer(config, [recorder, shown, StopOnSignal(recorder)])
+    logger = loggers.make(config.run.logger, folder)
+    trainer = make_trainer(config, [recorder, shown, StopOnSignal(recorder)], logger)
     if not resumed and trainer.is_global_zero:
         data.write_split(folder.split)
         runs.write_whole(folder.config, settings.as_yaml(config).encode())
@@ -189,7 +194,7 @@ def has_bf16(device: str) -> bool:
     return False
 
 
-def make_trainer(config: Config, callbacks: list) -> "Trainer":
+def make_trainer(config: Config, callbacks: list, logger) -> "Trainer":
     """Lightning's Trainer, one device unless `trainer.devices` says otherwise."""
     for name in ("lightning.pytorch", "lightning.fabric", "lightning"):
         logging.getLogger(name).setLevel(logging.ERROR)  # advertisements
@@ -205,11 +210,12 @@ def make_trainer(config: Config, callbacks: list) -> "Trainer":
         "accumulate_grad_batches": config.optim.accumulate,
         "precision": {"bf16": "bf16-mixed", "32": "32-true"}[config.run.precision],
         "callbacks": callbacks,
+        "logger": logger,
         "enable_checkpointing": False,
         "enable_progress_bar": False,
         "default_root_dir": config.run.root,
     }
-    quiet = {"logger": False, "enable_model_summary": False, "num_sanity_val_steps": 0}
+    quiet = {"enable_model_summary": False, "num_sanity_val_steps": 0}
     try:
         return Trainer(**({"devices": 1} | quiet | config.trainer | ours))
     except (MisconfigurationException, TypeError, ValueError) as error:
@@ -226,8 +232,39 @@ def carry_out(parts: Assembly) -> Run:
     last = folder.last if folder.last.is_file() else None
     if last and not zipfile.is_zipfile(last):
         raise ValueError(f"{last} is damaged: the run cannot go on from it; start a new one")
-    parts.trainer.fit(parts.classifier, parts.data, ckpt_path=last, weights_only=True)
-    return Run(folder.path, finish(parts))
+    if fit(parts, last):
+        return Run(folder.path, finish(parts))
+    raise MemoryError(explain_memory(parts))
+
+
+def fit(parts: Assembly, checkpoint: Path | None) -> bool:
+    """Trains; False where memory ran out. Returning drops the error, whose frames hold tensors."""
+    from vit.memory import ran_out
+
+    try:
+        parts.trainer.fit(parts.classifier, parts.data, ckpt_path=checkpoint, weights_only=True)
+    except Exception as error:
+        if not ran_out(error):
+            raise
+        return False
+    return True
+
+
+def explain_memory(parts: Assembly) -> str:
+    """What to do about too little memory; in one process, tried out."""
+    from vit import memory
+
+    size, config = parts.config.data.batch_size, parts.config
+    where = parts.trainer.strategy.root_device.type
+    height, width = parts.classifier.preprocess.size
+    said = f"out of memory on {where}: {size} images of {height}x{width} pixels do not fit"
+    if parts.trainer.world_size > 1:
+        return f"{said}; halve --data.batch_size and double --optim.accumulate"
+    memory.release()
+    device = parts.trainer.strategy.root_device
+    precision = parts.trainer.precision_plugin
+    fits = memory.fitting(lambda n: parts.classifier.try_step(n, device, precision), size)
+    return f"{said}; {memory.advice(fits, size, config.optim.accumulate)}"
 
 
 def describe(parts: Assembly) -> str:
@@ -251,6 +288,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--config", metavar="NAME", help="a YAML file or a packaged name")
     parser.add_argument("--resume", metavar="RUN", help="go on with a run, as runs/quickstart/1")
     parser.add_argument("--seeds", type=int, metavar="N", help="N runs with N seeds, and a table")
+    parser.add_argument("--compile", action="store_true", help="the same as --run.compile true")
 
 
 def print_help(parser: argparse.ArgumentParser) -> None:
@@ -271,6 +309,8 @@ def print_help(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace, overrides: dict[str, str]) -> int:
     """Carries the command out; returns the exit code."""
+    if arguments.compile:
+        overrides = overrides | {"run.compile": "true"}
     if arguments.resume is not None:
         if arguments.config or arguments.seeds or overrides:
             raise ValueError(
