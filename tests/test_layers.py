@@ -10,13 +10,13 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "vit"
 LEVELS = [
     "config runs architecture attention patch_embed colour image_operations overlay metrics lettering",
-    "formats auto_augment calibration pieces",
+    "class_names commands.progress formats auto_augment calibration pieces",
     "images augment blocks pooling memory loggers",
     "archives model normalise recognise catalogue timm_config",
     "explain pretrained model_file datasets",
-    "loaders figures",
+    "loaders photos figures",
     "data classifier inference score_figures",
-    "callbacks commands.finish",
+    "model_source callbacks commands.finish",
     "commands.train commands.evaluate commands.runs commands.models",
     "cli",
     "__main__",

@@ -13,7 +13,7 @@ _HOME = {
     "SelfAttention": "vit.attention",
     "Preprocess": "vit.images",
     "from_timm": "vit.pretrained",
-    "load": "vit.model_file",
+    "load": "vit.model_source",
     "save": "vit.model_file",
     "train": "vit.commands.train",
     "rollout": "vit.explain",

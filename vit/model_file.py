@@ -8,7 +8,7 @@ timm has all its pieces.
 
 import json
 import platform
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 
@@ -29,7 +29,7 @@ class TrainedModel:
 
     Args:
         net: in evaluation mode, on the CPU.
-        classes: names, in the order of the logits.
+        classes: names, in the order of the logits; none where it has no head.
         preprocess: how a photo becomes what `net` takes.
         temperature: divides the logits before the softmax, so that probabilities are calibrated.
         metrics: {"test": {...}, "val": {...}} as measured when it was saved.
@@ -38,8 +38,8 @@ class TrainedModel:
     net: VisionTransformer
     classes: list[str]
     preprocess: Preprocess
-    temperature: float
-    metrics: dict
+    temperature: float = 1.0
+    metrics: dict = field(default_factory=dict)
 
 
 def save(

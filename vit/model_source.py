@@ -1,0 +1,112 @@
+"""A trained network by what a user calls it: a run, a model file, a published name, bare weights."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from safetensors import safe_open
+
+from vit import catalogue, pretrained
+from vit.class_names import published_classes
+from vit.images import Preprocess
+from vit.model import VisionTransformer
+from vit.model_file import TrainedModel
+from vit.model_file import load as load_file
+
+PREFIX = "timm:"
+
+
+def open_model(
+    model: str | Path,
+    architecture: str | None = None,
+    img_size: int | tuple[int, int] | None = None,
+) -> TrainedModel:
+    """Opens a trained network.
+
+    Args:
+        model: the folder of a run, a model.safetensors of this program, timm:NAME or timm:NAME.TAG
+            as `vit models` lists them, or a state dict under timm's names (safetensors or .pth).
+        architecture: for a state dict, which does not say what it is: a name of `vit models`.
+        img_size: pixels, a side or (height, width), where it is not the network's own; positions
+            are resampled.
+
+    Raises:
+        ValueError: no such model, or an architecture that is missing or not needed.
+    """
+    name, changes = str(model), size_change(img_size)
+    if name.startswith(PREFIX):
+        name = name.removeprefix(PREFIX)
+        if architecture is not None:
+            raise ValueError(f"--architecture ({architecture}) goes with a file, not with {model}")
+        net, preprocess = pretrained.network(name, **changes)
+        row = catalogue.find(name)
+        return TrainedModel(net, published_classes(int(row["classes"]), row["tag"]), preprocess)
+    path = Path(model)
+    if path.is_file() and not is_ours(path):
+        return bare(path, architecture, changes)
+    opened = load_file(path)
+    if architecture is not None:
+        raise ValueError(f"--architecture ({architecture}) is not needed: {path} says what it is")
+    return resized(opened, changes) if changes else opened
+
+
+load = open_model  # as `vit.load`
+
+
+def size_change(img_size: int | tuple[int, int] | None) -> dict:
+    """The changed field of the architecture, (height, width)."""
+    if img_size is None:
+        return {}
+    return {"img_size": (img_size, img_size) if isinstance(img_size, int) else tuple(img_size)}
+
+
+def is_ours(path: Path) -> bool:
+    """Whether a file is a model of this program, which says so in its header."""
+    try:
+        with safe_open(path, "pt") as file:
+            return "vit" in (file.metadata() or {})
+    except Exception:  # no safetensors file: a PyTorch one, or whatever its reader says of it
+        return False
+
+
+def bare(path: Path, architecture: str | None, changes: dict) -> TrainedModel:
+    """A network from a state dict and the name of its architecture; its head is what the file has.
+
+    Raises:
+        ValueError: no architecture, or weights that are not its.
+    """
+    tensors = pretrained.read(path)
+    if architecture is None:
+        raise ValueError(
+            f"{path} holds weights but does not say of which network: add --architecture NAME, "
+            f"one of `vit models`{named_inside(path)}"
+        )
+    head = tensors.get("head.weight")
+    classes = 0 if head is None else len(head)
+    row = catalogue.find(architecture)
+    native, _ = pretrained.describe(architecture, num_classes=classes)
+    wanted, preprocess = pretrained.describe(architecture, num_classes=classes, **changes)
+    net = VisionTransformer(wanted)
+    net.load_state_dict(pretrained.fit_weights(tensors, native, net))
+    tag = row["tag"] if classes == int(row["classes"]) else ""
+    return TrainedModel(net.eval(), published_classes(classes, tag), preprocess)
+
+
+def named_inside(path: Path) -> str:
+    """What a safetensors file says of its architecture, as a hint; nothing where it does not."""
+    try:
+        with safe_open(path, "pt") as file:
+            name = (file.metadata() or {}).get("architecture")
+    except Exception:  # a PyTorch file says nothing
+        return ""
+    return f"; the file itself names {name}" if name else ""
+
+
+def resized(model: TrainedModel, changes: dict) -> TrainedModel:
+    """A model of this program at another image size."""
+    native = model.net.architecture
+    net = VisionTransformer(replace(native, **changes))
+    net.load_state_dict(pretrained.fit_weights(model.net.state_dict(), native, net))
+    preprocess = Preprocess.from_dict(
+        model.preprocess.to_dict() | {"size": net.architecture.img_size}
+    )
+    return replace(model, net=net.eval(), preprocess=preprocess)
