@@ -81,9 +81,11 @@ class TrainLoader:
         position: () -> (epoch, number of the next batch in it).
         rank: which of the processes this is.
         world_size: number of processes; all share one order, each takes its slice of every batch.
+        weights: (n,) how often each image is wanted, relative to the others. An epoch is then n
+            draws with replacement; None takes every image once.
 
     Raises:
-        ValueError: fewer images than processes.
+        ValueError: fewer images than processes, or weights that are none.
     """
 
     def __init__(
@@ -94,20 +96,32 @@ class TrainLoader:
         position: Callable[[], tuple[int, int]],
         rank: int = 0,
         world_size: int = 1,
+        weights: Tensor | None = None,
     ):
         if len(part) < world_size:
             raise ValueError(f"{len(part)} training images cannot feed {world_size} processes")
         self.part, self.seed, self.position = part, seed, position
+        self.weights = None if weights is None else checked(weights, len(part))
         self.rank, self.world_size = rank, world_size
         self.batch_size = min(batch_size * world_size, len(part))  # over all processes
 
     def __len__(self) -> int:
         return len(self.part) // self.batch_size
 
+    def order(self, epoch: int) -> Tensor:
+        """Numbers of the images in the order of an epoch, (n,): the same for all processes."""
+        generator = torch.Generator().manual_seed(mix(self.seed, epoch))
+        count = len(self.part)
+        if self.weights is None:
+            return torch.randperm(count, generator=generator)
+        upto = self.weights.cumsum(0)  # image i is drawn where upto[i - 1] <= point < upto[i]
+        points = torch.rand(count, generator=generator, dtype=torch.float64) * upto[-1]
+        last = int(self.weights.nonzero()[-1])
+        return torch.searchsorted(upto, points, right=True).clamp(max=last)
+
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
         epoch, first = self.position()
-        generator = torch.Generator().manual_seed(mix(self.seed, epoch))
-        order = torch.randperm(len(self.part), generator=generator).to(self.part.images.device)
+        order = self.order(epoch).to(self.part.images.device)
         for batch in range(first, len(self)):
             start = batch * self.batch_size
             rows = order[start : start + self.batch_size][self.rank :: self.world_size]
@@ -139,6 +153,20 @@ class EvalLoader:
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         for rows in self.rows.split(self.batch_size):
             yield self.part.images[rows], self.part.labels[rows], rows
+
+
+def checked(weights: Tensor, count: int) -> Tensor:
+    """The weights of `count` images in float64.
+
+    Raises:
+        ValueError: not one for each image, one that is negative or no number, or all 0.
+    """
+    if weights.shape != (count,):
+        raise ValueError(f"weights {tuple(weights.shape)} must be one for each image, ({count},)")
+    weights = weights.double().cpu()
+    if not (weights.isfinite().all() and weights.min() >= 0 and weights.max() > 0):
+        raise ValueError("weights must be numbers that are not negative and not all 0")
+    return weights
 
 
 def mix(*numbers: int) -> int:
