@@ -13,7 +13,8 @@ from timm.models.vision_transformer import VisionTransformer as TimmTransformer
 
 import vit
 from vit.attention import SelfAttention
-from vit.explain import attend, blocks_of_rows, fused, raw, rollout
+from vit.attention_rows import Layer, attend, blocks_of_rows, fused
+from vit.explain import raw, rollout
 
 NETS = {
     "class token": {"img_size": 32},
@@ -338,7 +339,7 @@ def test_result_is_independent_of_the_row_block(row_block):
 def test_blocks_of_rows_are_the_weights():
     _, net = both(1)
     module, x = next(net.attention_inputs(pictures(net)))
-    blocks = list(blocks_of_rows(module, x, range(2, 16), 5))
+    blocks = list(blocks_of_rows(Layer(module, x), range(2, 16), 5))
     assert [(rows.start, rows.stop) for rows, _ in blocks] == [(2, 7), (7, 12), (12, 16)]
     together = torch.cat([weights for _, weights in blocks], dim=2)
     torch.testing.assert_close(together, module.weights(x, slice(2, 16)), rtol=1e-6, atol=1e-8)
@@ -365,8 +366,8 @@ def test_each_image_has_its_own_query():
     module, x = SelfAttention(6, 2), torch.randn(3, 5, 6, generator=torch.manual_seed(0))
     v = torch.tensor([[0, 1.0, 0, 0, 0], [0, 0, 0, 0.5, 0.5], [0, 0, 0, 0, 0]])
     expected = (v[:, None] @ module.weights(x).mean(dim=1))[:, 0]
-    torch.testing.assert_close(attend(module, x, v, 2, fused), expected)
-    assert torch.equal(attend(module, x, torch.zeros(3, 5), 2, fused), torch.zeros(3, 5))
+    torch.testing.assert_close(attend(Layer(module, x), v, 2, fused), expected)
+    assert torch.equal(attend(Layer(module, x), torch.zeros(3, 5), 2, fused), torch.zeros(3, 5))
 
 
 # --- Nothing is left behind --------------------------------------------------------------------

@@ -3,23 +3,212 @@
 Source: Abnar & Zuidema 2020 (arXiv 2005.00928), section 3, attention rollout; read at the class
 token's row as Dosovitskiy et al. 2021 (arXiv 2010.11929), appendix D.7, do.
 
-B batch, L layers, T tokens = P prefix tokens + N patches, D embed_dim, H heads, K head width,
-R rows (queries) formed at once.
+B batch, T tokens = P prefix tokens + N patches.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 
 import torch
 from torch import Tensor
 
-from vit.attention import SelfAttention
+from vit import sinks as sink
+from vit.attention_rows import (
+    OVER_HEADS,
+    Fuse,
+    Layer,
+    attend,
+    check_images,
+    chosen,
+    evaluating,
+    fused,
+    on_grid,
+    one_patch,
+    what_is_read,
+)
 from vit.model import VisionTransformer
-from vit.pooling import AttentionPool
 
-OVER_HEADS = {"mean": torch.mean, "max": torch.amax, "min": torch.amin}
+
+@dataclass(frozen=True)
+class Method:
+    """What sets a method apart.
+
+    Args:
+        words: what its map is called.
+        own: the layers it is defined over.
+        takes: which of the arguments that not all methods have it takes.
+    """
+
+    words: str
+    own: slice
+    takes: tuple[str, ...]
+
+
+METHOD = {
+    "rollout": Method("attention rollout", slice(None), ("query", "heads", "discard")),
+    "raw": Method("attention", slice(-1, None), ("query", "heads")),
+}
+METHODS = tuple(METHOD)
+SINKS = ("show", "exclude")
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Where the network looks on each of a batch of images, and what was asked.
+
+    Attributes:
+        heat: a value per patch, not normalised: (B, rows, cols). For rollout and raw, shares of a
+            mass of 1 over all tokens.
+        prefix_share: share of the map's mass on the prefix tokens, which heat leaves out: (B,).
+        outliers: patches that collect attention everywhere (vit/sinks.py): (B, rows, cols), bool.
+        outlier_share: share of heat's own mass on them, 0 where they are excluded: (B,).
+        targets: the class explained, for methods that explain one: (B,); else None.
+        layers: which layers the map is computed from, counted from 0 at the image.
+        method: one of METHODS.
+        label: the map in plain words, to stand beside it.
+    """
+
+    heat: Tensor
+    prefix_share: Tensor
+    outliers: Tensor
+    outlier_share: Tensor
+    targets: Tensor | None
+    layers: range
+    method: str
+    label: str
+
+
+@torch.no_grad()
+def explain(
+    net: VisionTransformer,
+    images: Tensor,
+    method: str = "rollout",
+    *,
+    layers: slice | str | None = None,
+    query: int | tuple[int, int] | None = None,
+    target: int | Sequence[int] | Tensor | None = None,
+    heads: str | int = "mean",
+    discard: float = 0.0,
+    sinks: str = "show",
+    row_block: int = 128,
+) -> Explanation:
+    """Where the network looks on images (B, in_chans, height, width), by any method.
+
+    Args:
+        method: one of METHODS.
+        layers: which layers, as a slice counted from 0 at the image or as `layers_of` reads it;
+            None: the method's own, which is all of them for rollout and the last for raw, whose
+            map over several layers is the mean of theirs.
+        query: the patch that looks, its number row by row or (row, col); None: what the head reads.
+        target: the class to explain, one for all images or one for each, by number; None: the
+            predicted one. For several classes of an image call once for each. Only for methods
+            that explain a class.
+        heads: "mean", "max" or "min" over heads; for raw also the number of one head.
+        discard: share of each attention row, its smallest entries, taken as 0; rollout only.
+        sinks: "show" or "exclude", which takes outlier patches as 0 in every row.
+        row_block: rows of attention formed at once; the result does not depend on it.
+
+    Raises:
+        ValueError: a value other than written here, or an argument the method has no use for.
+    """
+    check(method, query=query, target=target, heads=heads, discard=discard, sinks=sinks)
+    check_images(images)
+    used, depth = layers_used(method, layers, len(net.blocks)), len(net.blocks)
+    with evaluating(net):
+        kept, found, targets = [], None, None
+        for number, (module, tokens) in enumerate(net.attention_inputs(images)):
+            layer = Layer(module, tokens)
+            here = sink.outliers(layer, net.num_prefix_tokens, row_block)
+            found = here if found is None else found | here
+            kept += [layer] if number in used else []
+        fuse = partial(fused, heads=heads, discard=discard)
+        if sinks == "exclude":
+            fuse = partial(fuse, excluded=found)
+        tokens = kept[-1].tokens
+        if query is None:
+            start = what_is_read(net, images, tokens)
+        else:
+            start = one_patch(net, images, tokens, query)
+        v = (rolled if method == "rollout" else averaged)(kept, start, row_block, fuse)
+    heat, outliers = on_grid(net, images, v), on_grid(net, images, found)
+    return Explanation(
+        heat,
+        share(v[:, : net.num_prefix_tokens].sum(dim=1), v.sum(dim=1)),
+        outliers,
+        share((heat * outliers).sum(dim=(1, 2)), heat.sum(dim=(1, 2))),
+        targets,
+        used,
+        method,
+        label(method, used, depth, query=query, heads=heads, discard=discard, sinks=sinks),
+    )
+
+
+def check(method: str, sinks: str, **given) -> None:
+    """The method takes what is given.
+
+    Raises:
+        ValueError: it does not, or there is no such method.
+    """
+    if method not in METHOD:
+        raise ValueError(f'method ("{method}") must be one of {", ".join(METHODS)}')
+    if sinks not in SINKS:
+        raise ValueError(f'sinks ("{sinks}") must be one of {", ".join(SINKS)}')
+    plain = {"query": None, "target": None, "heads": "mean", "discard": 0}
+    for name, value in given.items():
+        if value != plain[name] and name not in METHOD[method].takes:
+            able = ", ".join(one for one, how in METHOD.items() if name in how.takes)
+            raise ValueError(
+                f"{name} ({value}) has no meaning for {method}: leave it out, or use {able}"
+            )
+    check_fusing(given["heads"], given["discard"], one_head=method == "raw")
+
+
+def check_fusing(heads: str | int, discard: float, one_head: bool = False) -> None:
+    """How heads become one map is known.
+
+    Raises:
+        ValueError: it is not.
+    """
+    if heads not in OVER_HEADS and not (one_head and isinstance(heads, int)):
+        more = ", or the number of one" if one_head else ""
+        raise ValueError(f'heads ("{heads}") must be one of {", ".join(OVER_HEADS)}{more}')
+    if not 0 <= discard < 1:
+        raise ValueError(f"discard ({discard}) must be at least 0 and below 1")
+
+
+def layers_used(method: str, layers: slice | str | None, depth: int) -> range:
+    """The layers that a method's map is of, counted from 0 at the image."""
+    if layers is None:
+        layers = METHOD[method].own
+    return chosen(layers_of(layers, depth) if isinstance(layers, str) else layers, depth)
+
+
+def share(part: Tensor, whole: Tensor) -> Tensor:
+    """part / whole, and 0 of nothing: each (B,)."""
+    return torch.where(whole > 0, part / whole, torch.zeros_like(whole))
+
+
+def label(method: str, layers: range, depth: int, query, heads, discard, sinks) -> str:
+    """A map in plain words: the method, its depth, and in what it is not the paper's."""
+    if len(layers) == depth:
+        words = f"{METHOD[method].words} over all {depth} layers" if depth > 1 else "its one layer"
+    elif len(layers) == 1:
+        words = f"{METHOD[method].words} of layer {layers.stop} of {depth}"
+    elif layers.stop == depth:
+        words = f"{METHOD[method].words} over the last {len(layers)} of {depth} layers"
+    else:
+        words = f"{METHOD[method].words} over layers {layers.start + 1} to {layers.stop} of {depth}"
+    if isinstance(heads, int):
+        words += f", head {heads + 1}"
+    if query is not None:
+        words += f", as patch {query} sees it"
+    variants = [f"{heads} over heads"] if heads in ("max", "min") else []
+    variants += [f"smallest {discard:.0%} of each row discarded"] if discard else []
+    variants += ["outlier patches excluded"] if sinks == "exclude" else []
+    return words + (f" ({', '.join(variants)}: not the paper's)" if variants else "")
 
 
 @torch.no_grad()
@@ -52,16 +241,11 @@ def rollout(
         ValueError: images without batch dimension or of another size than the network's, no layer
             selected, another value of an argument than written here.
     """
-    if heads not in OVER_HEADS:
-        raise ValueError(f'heads ("{heads}") must be one of {", ".join(OVER_HEADS)}')
-    if not 0 <= discard < 1:
-        raise ValueError(f"discard ({discard}) must be at least 0 and below 1")
+    check_fusing(heads, discard)
     fuse = partial(fused, heads=heads, discard=discard)
     with evaluating(net):
-        attention = collect(net, images, layers)
-        v = query(net, images, attention[-1][1])  # (B, T)
-        for module, x in reversed(attention):
-            v = 0.5 * attend(module, x, v, row_block, fuse) + 0.5 * v
+        kept = collect(net, images, chosen(layers, len(net.blocks)))
+        v = rolled(kept, what_is_read(net, images, kept[-1].tokens), row_block, fuse)
     return on_grid(net, images, v)
 
 
@@ -92,104 +276,47 @@ def raw(
     count = net.blocks[layer].attn.num_heads
     if head is not None and not 0 <= head < count:
         raise ValueError(f"head ({head}) must be from 0 to {count - 1}")
-    fuse = fused if head is None else lambda weights: weights[:, head]
+    fuse = partial(fused, heads="mean" if head is None else head)
     with evaluating(net):
-        [(module, x)] = collect(net, images, slice(layer % depth, layer % depth + 1))
-        v = attend(module, x, query(net, images, x), row_block, fuse)
+        kept = collect(net, images, range(layer % depth, layer % depth + 1))
+        v = averaged(kept, what_is_read(net, images, kept[-1].tokens), row_block, fuse)
     return on_grid(net, images, v)
 
 
-def fused(weights: Tensor, heads: str = "mean", discard: float = 0.0) -> Tensor:
-    """All heads' attention as one: (B, H, R, T) -> (B, R, T), each row sums to 1."""
-    rows = OVER_HEADS[heads](weights, dim=1)
-    smallest = int(discard * rows.shape[-1])
-    if smallest:
-        order = rows.argsort(dim=-1, stable=True)  # of equal ones the first counts as smaller
-        rows = rows.scatter(-1, order[..., :smallest], 0.0)
-    if heads == "mean" and not smallest:
-        return rows
-    return rows / rows.sum(dim=-1, keepdim=True)
+def rolled(layers: list[Layer], v: Tensor, row_block: int, fuse: Fuse) -> Tensor:
+    """v A'_b ... A'_a over neighbouring layers: rows (B, T) -> (B, T)."""
+    for layer in reversed(layers):
+        v = 0.5 * attend(layer, v, row_block, fuse) + 0.5 * v
+    return v
 
 
-def collect(
-    net: VisionTransformer, images: Tensor, layers: slice | None
-) -> list[tuple[SelfAttention, Tensor]]:
-    """The selected layers' attention modules, each with the tokens it receives (B, T, D)."""
-    if images.ndim != 4:
-        raise ValueError(
-            f"images must be (B, channels, height, width), got {tuple(images.shape)}; "
-            "for a single image pass image[None]"
-        )
-    depth = len(net.blocks)
-    layers = slice(None) if layers is None else layers
-    if layers.step not in (None, 1):
-        raise ValueError(f"layers ({layers}) must be a slice of neighbouring layers, without step")
-    chosen = range(depth)[layers]
-    if not chosen:
-        raise ValueError(f"layers ({layers}) selects none of the network's {depth} layers")
-    return list(islice(net.attention_inputs(images), chosen.start, chosen.stop))
+def averaged(layers: list[Layer], v: Tensor, row_block: int, fuse: Fuse) -> Tensor:
+    """The mean of v A_l over layers: rows (B, T) -> (B, T)."""
+    return sum(attend(layer, v, row_block, fuse) for layer in layers) / len(layers)
 
 
-def query(net: VisionTransformer, images: Tensor, x: Tensor) -> Tensor:
-    """The tokens that the head reads, each with its share of them: (B, T).
+def collect(net: VisionTransformer, images: Tensor, layers: range) -> list[Layer]:
+    """The given layers, each with the tokens it receives."""
+    check_images(images)
+    seen = islice(net.attention_inputs(images), layers.start, layers.stop)
+    return [Layer(module, tokens) for module, tokens in seen]
 
-    The class token; the mean of it and the distillation token; the mean of the patches; or the row
-    of the learned query's own attention, which needs the network's last tokens.
 
-    Args:
-        x: any layer's tokens (B, T, D).
+def layers_of(text: str, depth: int) -> slice:
+    """Layers as a user writes them: "all", "last:K", "A-B" or "A", counted from 1 at the image.
+
+    Raises:
+        ValueError: none of these, or more than the network's `depth` layers.
     """
-    last = net.forward_features(images) if isinstance(net.attn_pool, AttentionPool) else x
-    return net.attn_pool.shares(last)
-
-
-def attend(
-    module: SelfAttention, x: Tensor, v: Tensor, row_block: int, fuse: Callable[[Tensor], Tensor]
-) -> Tensor:
-    """v A: row vectors (B, T) times the fused attention on the tokens x (B, T, D) -> (B, T).
-
-    Rows that v gives no weight are not formed: a class token's first step needs only its own.
-
-    Args:
-        fuse: all heads' weights as one, (B, H, R, T) -> (B, R, T).
-    """
-    product = torch.zeros_like(v)
-    asked = v.any(dim=0).nonzero().flatten().tolist()  # rows with weight in some image
-    if not asked:
-        return product
-    for rows, weights in blocks_of_rows(module, x, range(asked[0], asked[-1] + 1), row_block):
-        product += (v[:, None, rows] @ fuse(weights.to(v.dtype)))[:, 0]
-    return product
-
-
-def blocks_of_rows(
-    module: SelfAttention, x: Tensor, rows: range, row_block: int
-) -> Iterator[tuple[slice, Tensor]]:
-    """`module.weights(x, block)` (B, H, R, T) for each block of at most row_block of the `rows`.
-
-    The keys are the same for every block and projected once, which `weights` alone would repeat.
-    """
-    if row_block < 1:
-        raise ValueError(f"row_block ({row_block}) must be at least 1 row")
-    k = module.split_heads(module.project(x, "k"))  # (B, H, T, K)
-    for start in rows[::row_block]:
-        block = slice(start, min(start + row_block, rows.stop))
-        q = module.split_heads(module.project(x[:, block], "q"))  # (B, H, R, K)
-        yield block, module.softmax_of(q, k)
-
-
-def on_grid(net: VisionTransformer, images: Tensor, v: Tensor) -> Tensor:
-    """A value per token (B, T) -> a value per patch (B, rows, cols); prefix tokens dropped."""
-    return v[:, net.num_prefix_tokens :].unflatten(1, net.patch_embed.grid_of(images))
-
-
-@contextmanager
-def evaluating(net: VisionTransformer) -> Iterator[None]:
-    """Dropout and stochastic depth are off inside; each module's own mode is back afterwards."""
-    training = [module for module in net.modules() if module.training]
-    net.eval()
-    try:
-        yield
-    finally:
-        for module in training:
-            module.training = True
+    how = f'"all", "last:K" (K from 1 to {depth}), "A-B" or "A" (from 1, at the image, to {depth})'
+    if text == "all":
+        return slice(0, depth)
+    if last := re.fullmatch(r"last:(\d+)", text):
+        first, end = depth - int(last[1]), depth
+    elif span := re.fullmatch(r"(\d+)(?:-(\d+))?", text):
+        first, end = int(span[1]) - 1, int(span[2] or span[1])
+    else:
+        raise ValueError(f'layers ("{text}") must be {how}')
+    if not 0 <= first < end <= depth:
+        raise ValueError(f'layers ("{text}") are not in the network\'s {depth}: give {how}')
+    return slice(first, end)

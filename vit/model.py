@@ -94,7 +94,11 @@ class VisionTransformer(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """(B, in_chans, height, width) -> logits (B, num_classes), or features (B, D) without head."""
-        read = self.read(self.forward_features(images)).unbind(1)
+        return self.forward_head(self.forward_features(images))
+
+    def forward_head(self, x: Tensor) -> Tensor:
+        """Tokens after `norm` (B, T, D) -> logits (B, num_classes)."""
+        read = self.read(x).unbind(1)
         heads = [one for one in (self.head, self.head_dist) if one is not None]
         logits = [head(tokens) for head, tokens in zip(heads, read, strict=True)]
         return sum(logits) / len(logits)
