@@ -10,22 +10,31 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "vit"
 LEVELS = [
     "config runs architecture attention patch_embed colour image_operations overlay metrics lettering",
-    "class_names commands.progress formats auto_augment calibration pieces",
+    "class_names rows commands.progress formats auto_augment calibration pieces",
     "images augment blocks pooling memory loggers",
     "archives model normalise recognise catalogue timm_config",
-    "attention_rows pretrained model_file datasets",
-    "sinks gradients",
+    "weights lora",
+    "attention_rows datasets",
+    "sinks gradients attention_maps",
+    "class_maps",
     "explain",
-    "loaders photos figures",
-    "data classifier inference score_figures",
-    "model_source callbacks commands.finish",
-    "commands.train commands.evaluate commands.runs commands.models",
+    "loaders photos figures tuning",
+    "data classifier probe inference score_figures",
+    "model_file evaluation result_pictures",
+    "pretrained",
+    "model_source",
+    "callbacks commands.finish commands.options",
+    "commands.train commands.predict commands.evaluate commands.runs commands.models",
     "cli",
     "__main__",
 ]
 LEVEL = {name: level for level, names in enumerate(LEVELS) for name in names.split()}
 # For annotations alone, under `if TYPE_CHECKING:`; never executed.
-FOR_TYPES = {("commands.finish", "commands.train")}
+FOR_TYPES = {
+    ("commands.finish", "commands.train"),
+    ("inference", "model_file"),
+    ("evaluation", "model_file"),
+}
 
 
 def imported(path: Path) -> set[str]:

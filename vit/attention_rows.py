@@ -54,6 +54,19 @@ def chosen(layers: slice | None, depth: int) -> range:
     return range(depth)[layers]
 
 
+def check_fusing(heads: str | int, discard: float, one_head: bool = False) -> None:
+    """How heads become one map is known.
+
+    Raises:
+        ValueError: it is not.
+    """
+    if heads not in OVER_HEADS and not (one_head and isinstance(heads, int)):
+        more = ", or the number of one" if one_head else ""
+        raise ValueError(f'heads ("{heads}") must be one of {", ".join(OVER_HEADS)}{more}')
+    if not 0 <= discard < 1:
+        raise ValueError(f"discard ({discard}) must be at least 0 and below 1")
+
+
 def check_images(images: Tensor) -> None:
     """Images are a batch.
 

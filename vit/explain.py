@@ -1,26 +1,25 @@
-"""Where a Vision Transformer looks: network + images -> heat, one number per patch.
+"""Where a Vision Transformer looks: network + images -> heat, one number per patch, by any method.
 
-Source: Abnar & Zuidema 2020 (arXiv 2005.00928), section 3, attention rollout; read at the class
-token's row as Dosovitskiy et al. 2021 (arXiv 2010.11929), appendix D.7, do.
+The methods themselves are in attention_maps.py (no class) and class_maps.py (a class's).
 
 B batch, T tokens = P prefix tokens + N patches.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
 
 import torch
 from torch import Tensor
 
+from vit import gradients
 from vit import sinks as sink
+from vit.attention_maps import averaged, raw, rolled, rollout
 from vit.attention_rows import (
-    OVER_HEADS,
     Fuse,
     Layer,
-    attend,
+    check_fusing,
     check_images,
     chosen,
     evaluating,
@@ -29,27 +28,79 @@ from vit.attention_rows import (
     one_patch,
     what_is_read,
 )
+from vit.class_maps import generic_row, gradcam_row, legrad_row
 from vit.model import VisionTransformer
+
+__all__ = ["METHODS", "SINKS", "Explanation", "explain", "layers_of", "raw", "rollout"]
+
+
+@dataclass(frozen=True)
+class Ask:
+    """What a row is computed with.
+
+    Attributes:
+        start: the query, each token with its share (B, T).
+        fuse: the heads as one, for maps without a class.
+        excluded: tokens taken as 0 in every row (B, T), or None.
+        prefix: P.
+        row_block: rows of attention formed at once.
+    """
+
+    start: Tensor
+    fuse: Fuse
+    excluded: Tensor | None
+    prefix: int
+    row_block: int
 
 
 @dataclass(frozen=True)
 class Method:
     """What sets a method apart.
 
-    Args:
+    Attributes:
         words: what its map is called.
         own: the layers it is defined over.
         takes: which of the arguments that not all methods have it takes.
+        row: a value per token (B, T) from the layers and what was asked.
     """
 
     words: str
     own: slice
     takes: tuple[str, ...]
+    row: Callable[[list, Ask], Tensor]
 
 
 METHOD = {
-    "rollout": Method("attention rollout", slice(None), ("query", "heads", "discard")),
-    "raw": Method("attention", slice(-1, None), ("query", "heads")),
+    "rollout": Method(
+        "attention rollout",
+        slice(None),
+        ("query", "heads", "discard"),
+        lambda layers, ask: rolled(layers, ask.start, ask.row_block, ask.fuse),
+    ),
+    "raw": Method(
+        "attention",
+        slice(-1, None),
+        ("query", "heads"),
+        lambda layers, ask: averaged(layers, ask.start, ask.row_block, ask.fuse),
+    ),
+    "generic": Method(
+        "generic attribution",
+        slice(None),
+        ("query", "target"),
+        lambda layers, ask: generic_row(layers, ask.start, ask.row_block, ask.excluded),
+    ),
+    "legrad": Method(
+        "LeGrad",
+        slice(None),
+        ("target",),
+        lambda layers, ask: legrad_row(layers, ask.row_block),
+    ),
+    "gradcam": Method(
+        "attention GradCAM",
+        slice(-1, None),
+        ("target",),
+        lambda layers, ask: gradcam_row(layers, ask.start, ask.row_block, ask.prefix),
+    ),
 }
 METHODS = tuple(METHOD)
 SINKS = ("show", "exclude")
@@ -89,7 +140,7 @@ def explain(
     *,
     layers: slice | str | None = None,
     query: int | tuple[int, int] | None = None,
-    target: int | Sequence[int] | Tensor | None = None,
+    target: gradients.Target = None,
     heads: str | int = "mean",
     discard: float = 0.0,
     sinks: str = "show",
@@ -116,27 +167,25 @@ def explain(
     """
     check(method, query=query, target=target, heads=heads, discard=discard, sinks=sinks)
     check_images(images)
-    used, depth = layers_used(method, layers, len(net.blocks)), len(net.blocks)
+    depth, prefix = len(net.blocks), net.num_prefix_tokens
+    used = layers_used(method, layers, depth)
     with evaluating(net):
-        kept, found, targets = [], None, None
-        for number, (module, tokens) in enumerate(net.attention_inputs(images)):
-            layer = Layer(module, tokens)
-            here = sink.outliers(layer, net.num_prefix_tokens, row_block)
-            found = here if found is None else found | here
-            kept += [layer] if number in used else []
-        fuse = partial(fused, heads=heads, discard=discard)
-        if sinks == "exclude":
-            fuse = partial(fuse, excluded=found)
-        tokens = kept[-1].tokens
-        if query is None:
-            start = what_is_read(net, images, tokens)
-        else:
-            start = one_patch(net, images, tokens, query)
-        v = (rolled if method == "rollout" else averaged)(kept, start, row_block, fuse)
+        seen, targets = look(net, images, method, target, used)
+        kept, found = keep(seen, used, prefix, row_block)
+        excluded = found if sinks == "exclude" else None
+        ask = Ask(
+            start=starting(net, images, kept[-1].tokens, query),
+            fuse=partial(fused, heads=heads, discard=discard, excluded=excluded),
+            excluded=excluded,
+            prefix=prefix,
+            row_block=row_block,
+        )
+        v = METHOD[method].row(kept, ask)
+    v = v if excluded is None else v.masked_fill(excluded, 0.0)
     heat, outliers = on_grid(net, images, v), on_grid(net, images, found)
     return Explanation(
         heat,
-        share(v[:, : net.num_prefix_tokens].sum(dim=1), v.sum(dim=1)),
+        share(v[:, :prefix].sum(dim=1), v.sum(dim=1)),
         outliers,
         share((heat * outliers).sum(dim=(1, 2)), heat.sum(dim=(1, 2))),
         targets,
@@ -144,6 +193,34 @@ def explain(
         method,
         label(method, used, depth, query=query, heads=heads, discard=discard, sinks=sinks),
     )
+
+
+def look(
+    net: VisionTransformer, images: Tensor, method: str, target: gradients.Target, used: range
+) -> tuple[Iterable[Layer | gradients.Traced], Tensor | None]:
+    """All layers, with what the method needs of each, and the classes it explains."""
+    if "target" not in METHOD[method].takes:
+        return (Layer(*layer) for layer in net.attention_inputs(images)), None
+    if method == "legrad":
+        return gradients.trace_each(net, images, target)
+    return gradients.trace(net, images, target, used)
+
+
+def keep(seen: Iterable, used: range, prefix: int, row_block: int) -> tuple[list, Tensor]:
+    """The layers used, and the outliers found in all layers (B, T)."""
+    kept, found = [], None
+    for number, layer in enumerate(seen):
+        here = sink.outliers(layer, prefix, row_block)
+        found = here if found is None else found | here
+        kept += [layer] if number in used else []
+    return kept, found
+
+
+def starting(net: VisionTransformer, images: Tensor, tokens: Tensor, query) -> Tensor:
+    """The query, each token with its share of it: (B, T)."""
+    if query is None:
+        return what_is_read(net, images, tokens)
+    return one_patch(net, images, tokens, query)
 
 
 def check(method: str, sinks: str, **given) -> None:
@@ -158,25 +235,13 @@ def check(method: str, sinks: str, **given) -> None:
         raise ValueError(f'sinks ("{sinks}") must be one of {", ".join(SINKS)}')
     plain = {"query": None, "target": None, "heads": "mean", "discard": 0}
     for name, value in given.items():
-        if value != plain[name] and name not in METHOD[method].takes:
+        asked = value is not None if plain[name] is None else value != plain[name]
+        if asked and name not in METHOD[method].takes:
             able = ", ".join(one for one, how in METHOD.items() if name in how.takes)
             raise ValueError(
                 f"{name} ({value}) has no meaning for {method}: leave it out, or use {able}"
             )
     check_fusing(given["heads"], given["discard"], one_head=method == "raw")
-
-
-def check_fusing(heads: str | int, discard: float, one_head: bool = False) -> None:
-    """How heads become one map is known.
-
-    Raises:
-        ValueError: it is not.
-    """
-    if heads not in OVER_HEADS and not (one_head and isinstance(heads, int)):
-        more = ", or the number of one" if one_head else ""
-        raise ValueError(f'heads ("{heads}") must be one of {", ".join(OVER_HEADS)}{more}')
-    if not 0 <= discard < 1:
-        raise ValueError(f"discard ({discard}) must be at least 0 and below 1")
 
 
 def layers_used(method: str, layers: slice | str | None, depth: int) -> range:
@@ -209,97 +274,6 @@ def label(method: str, layers: range, depth: int, query, heads, discard, sinks) 
     variants += [f"smallest {discard:.0%} of each row discarded"] if discard else []
     variants += ["outlier patches excluded"] if sinks == "exclude" else []
     return words + (f" ({', '.join(variants)}: not the paper's)" if variants else "")
-
-
-@torch.no_grad()
-def rollout(
-    net: VisionTransformer,
-    images: Tensor,
-    *,
-    layers: slice | None = None,
-    heads: str = "mean",
-    discard: float = 0.0,
-    row_block: int = 128,
-) -> Tensor:
-    """Attention rollout: images (B, in_chans, height, width) -> heat (B, rows, cols).
-
-    The network's query row of A'_L ... A'_2 A'_1, where A'_l is half the head mean of layer l's
-    attention and half the identity. Not normalised: the row sums to 1 over all tokens, so 1 minus
-    the sum of a map is the share on the prefix tokens, which are dropped.
-
-    Each layer's input is kept, (B, T, D), and attention is formed `row_block` rows at a time:
-    O(L T D + row_block * T) memory, never a (T, T) matrix.
-
-    Args:
-        layers: which layers, counted from 0 at the image, as a slice without step; None: all.
-        heads: "mean" is the paper's; "max" and "min" are common variants and not the paper's.
-        discard: share of each attention row, its smallest entries, taken as 0; a fraction in
-            [0, 1), and not the paper's where it is above 0.
-        row_block: rows of attention formed at once; the result does not depend on it.
-
-    Raises:
-        ValueError: images without batch dimension or of another size than the network's, no layer
-            selected, another value of an argument than written here.
-    """
-    check_fusing(heads, discard)
-    fuse = partial(fused, heads=heads, discard=discard)
-    with evaluating(net):
-        kept = collect(net, images, chosen(layers, len(net.blocks)))
-        v = rolled(kept, what_is_read(net, images, kept[-1].tokens), row_block, fuse)
-    return on_grid(net, images, v)
-
-
-@torch.no_grad()
-def raw(
-    net: VisionTransformer,
-    images: Tensor,
-    *,
-    layer: int = -1,
-    head: int | None = None,
-    row_block: int = 128,
-) -> Tensor:
-    """One layer's attention, the query row: images (B, C, height, width) -> heat (B, rows, cols).
-
-    As unnormalised as `rollout`: 1 minus the sum of a map is the share on the prefix tokens.
-
-    Args:
-        layer: counted from 0 at the image, or from -1 at the head.
-        head: one head, counted from 0; None: their mean.
-        row_block: rows of attention formed at once; the result does not depend on it.
-
-    Raises:
-        ValueError: no such layer or head, or images as in `rollout`.
-    """
-    depth = len(net.blocks)
-    if not -depth <= layer < depth:
-        raise ValueError(f"layer ({layer}) must be from {-depth} to {depth - 1}")
-    count = net.blocks[layer].attn.num_heads
-    if head is not None and not 0 <= head < count:
-        raise ValueError(f"head ({head}) must be from 0 to {count - 1}")
-    fuse = partial(fused, heads="mean" if head is None else head)
-    with evaluating(net):
-        kept = collect(net, images, range(layer % depth, layer % depth + 1))
-        v = averaged(kept, what_is_read(net, images, kept[-1].tokens), row_block, fuse)
-    return on_grid(net, images, v)
-
-
-def rolled(layers: list[Layer], v: Tensor, row_block: int, fuse: Fuse) -> Tensor:
-    """v A'_b ... A'_a over neighbouring layers: rows (B, T) -> (B, T)."""
-    for layer in reversed(layers):
-        v = 0.5 * attend(layer, v, row_block, fuse) + 0.5 * v
-    return v
-
-
-def averaged(layers: list[Layer], v: Tensor, row_block: int, fuse: Fuse) -> Tensor:
-    """The mean of v A_l over layers: rows (B, T) -> (B, T)."""
-    return sum(attend(layer, v, row_block, fuse) for layer in layers) / len(layers)
-
-
-def collect(net: VisionTransformer, images: Tensor, layers: range) -> list[Layer]:
-    """The given layers, each with the tokens it receives."""
-    check_images(images)
-    seen = islice(net.attention_inputs(images), layers.start, layers.stop)
-    return [Layer(module, tokens) for module, tokens in seen]
 
 
 def layers_of(text: str, depth: int) -> slice:
