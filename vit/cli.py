@@ -15,7 +15,9 @@ from pathlib import Path
 
 COMMANDS = {
     "train": "train a network by a configuration, or go on with a run",
+    "predict": "what a trained network says of photos, a row for each",
     "evaluate": "score a trained network on labelled photos",
+    "attend": "see on photos where a network looks",
     "models": "list the pretrained networks that can be used",
     "runs": "one table of all runs",
 }
@@ -115,6 +117,8 @@ def overrides(words: list[str]) -> dict[str, str]:
 def explain_failure(error: BaseException, program: str, words: list[str]) -> int:
     """One line on stderr and the exit code for an exception; what is no user's fault is raised."""
     if isinstance(error, BrokenPipeError):
+        # What is still buffered must not be written, and complained of, when Python ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     if isinstance(error, KeyboardInterrupt):
         print(f"{program}: stopped by Ctrl-C", file=sys.stderr)

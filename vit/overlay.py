@@ -68,13 +68,24 @@ def overlay(
     return Image.fromarray(np.rint(mixed).astype(np.uint8))
 
 
-def scale_top(heats: Iterable) -> float:
+def scale_top(heats: Iterable, left_out: Iterable | None = None) -> float:
     """One top of the colour scale for several maps (each rows, cols), in times the mean.
 
     The patches up to it hold MASS_BELOW_TOP of the maps' mass, so that a few patches with
     very much heat do not darken all others; it is never below LEAST_TOP.
+
+    Args:
+        left_out: for each map the patches that have no say, (rows, cols) bool, or None for none.
     """
-    values = np.sort(np.concatenate([times_the_mean(heat).ravel() for heat in heats]))
+    heats = [times_the_mean(heat) for heat in heats]
+    masks = [None] * len(heats) if left_out is None else left_out
+    said = [
+        heat.ravel() if mask is None else heat[~np.asarray(mask, dtype=bool)]
+        for heat, mask in zip(heats, masks, strict=True)
+    ]
+    values = np.sort(np.concatenate(said))
+    if not values.size:
+        return LEAST_TOP
     mass = values.cumsum()
     top = values[np.searchsorted(mass, MASS_BELOW_TOP * mass[-1])]
     return max(float(top), LEAST_TOP)

@@ -1,0 +1,215 @@
+"""`vit attend`: where a network looks on each photo: a picture, its heat, and one attend.json."""
+
+import argparse
+import sys
+
+LAYOUTS = ("overlay", "panels", "depth", "heads", "classes", "methods")
+METHODS = ("rollout", "raw", "generic", "legrad", "gradcam")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The command's options."""
+    parser.add_argument(
+        "photos",
+        nargs="+",
+        metavar="PHOTO",
+        help='a photo, a folder, a pattern, an animation or a video; "-": a list on stdin',
+    )
+    parser.add_argument(
+        "--model",
+        required=True,
+        help="a run's folder, a model.safetensors, timm:NAME, or weights with --architecture",
+    )
+    parser.add_argument("--architecture", metavar="NAME", help="of bare weights; see vit models")
+    parser.add_argument(
+        "--img-size",
+        type=int,
+        metavar="N",
+        help="the network's pixels: a larger one has a finer grid",
+    )
+    parser.add_argument(
+        "--output", default="attend", metavar="DIR", help="where everything goes (default: attend)"
+    )
+    parser.add_argument("--device", default="auto", help="auto, cpu, cuda, mps (default: auto)")
+    add_question(parser.add_argument_group("what is asked"))
+    add_drawing(parser.add_argument_group("how it is drawn"))
+
+
+def add_question(group) -> None:
+    """Options on method, depth, class, patch."""
+    group.add_argument(
+        "--method",
+        choices=METHODS,
+        default="rollout",
+        help="rollout and raw show attention, the others explain a class (default: rollout)",
+    )
+    group.add_argument(
+        "--layers",
+        metavar="all|last:K|A-B",
+        help="which layers, from 1 at the image (default: last:2 for rollout, whose paper takes all)",
+    )
+    group.add_argument(
+        "--heads",
+        choices=("mean", "max", "min"),
+        default="mean",
+        help="how heads become one map (default: mean)",
+    )
+    group.add_argument(
+        "--discard",
+        type=float,
+        default=0.0,
+        metavar="SHARE",
+        help="smallest entries of each row taken as 0 (default: 0)",
+    )
+    group.add_argument(
+        "--target",
+        nargs="+",
+        action="extend",
+        metavar="CLASS",
+        help="the class to explain; several give a panel each (default: what the network says)",
+    )
+    patch = group.add_mutually_exclusive_group()
+    patch.add_argument(
+        "--patch", metavar="ROW,COL", help="the patch that looks, counted from 0 at the top left"
+    )
+    patch.add_argument("--at", metavar="X,Y", help="the same by a pixel of the photo")
+    group.add_argument(
+        "--sinks",
+        choices=("mark", "exclude", "show"),
+        default="mark",
+        help="patches that collect attention on any photo: outline them, take them as 0, or neither "
+        "(default: mark)",
+    )
+
+
+def add_drawing(group) -> None:
+    """Options on the picture."""
+    group.add_argument(
+        "--layout", choices=LAYOUTS, default="overlay", help="which panels (default: overlay)"
+    )
+    group.add_argument(
+        "--view",
+        choices=("smooth", "nearest"),
+        default="smooth",
+        help="smooth between patches, or each patch a square (default: smooth)",
+    )
+    group.add_argument("--grid", action="store_true", help="lines between the patches")
+    group.add_argument(
+        "--alpha", type=float, default=0.5, help="opacity of the heat, 0 to 1 (default: 0.5)"
+    )
+    group.add_argument(
+        "--size",
+        metavar="N|original",
+        help="long side of each drawn photo (default: its own, within 512 and 1600)",
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Carries the command out; returns the exit code."""
+    from pathlib import Path
+
+    from vit import photos
+    from vit.attending import attend
+    from vit.canvas import Style
+    from vit.commands.progress import Progress
+    from vit.depict import Drawing
+    from vit.looking import Question
+    from vit.model_source import open_model
+
+    model = open_model(arguments.model, arguments.architecture, arguments.img_size)
+    question = Question(
+        arguments.method,
+        arguments.layers,
+        arguments.heads,
+        arguments.discard,
+        targets(arguments.target or [], model.classes),
+        pair(arguments.patch, "--patch", int, "ROW,COL"),
+        arguments.sinks,
+        arguments.layout,
+    )
+    style = Style(arguments.alpha, arguments.view == "smooth", arguments.grid)
+    drawing = Drawing(
+        style, size(arguments.size), pair(arguments.at, "--at", float, "X,Y"), name_of(arguments)
+    )
+    paths = list(dict.fromkeys(photos.listed(arguments.photos)))
+    failed, output = 0, Path(arguments.output)
+    with Progress(len(paths)) as progress:
+        for row in attend(model, paths, question, drawing, output, arguments.device):
+            progress.advance()
+            failed += bool(row["error"])
+            if row["error"]:
+                print(f"{row['path']}: {row['error']}", file=sys.stderr)
+    return summary(paths, failed, output)
+
+
+def summary(paths: list[str], failed: int, output) -> int:
+    """Says on stderr what there is now; returns the exit code."""
+    done = len(paths) - failed
+    print(f"{done} picture{'s' * (done != 1)} in {output}", file=sys.stderr)
+    if failed:
+        print(f"{failed} of {len(paths)} failed; attend.json says why", file=sys.stderr)
+    return 1 if failed or not paths else 0
+
+
+def targets(names: list[str], classes: list[str]) -> tuple[int, ...]:
+    """Classes by name -> by number.
+
+    Raises:
+        ValueError: the network does not know one.
+    """
+    for name in names:
+        if name not in classes:
+            from vit.config import nearest
+
+            hint = nearest(name, classes) or (
+                f": it knows {some(classes)}" if classes else ": it knows none"
+            )
+            raise ValueError(f'--target "{name}" is no class of this network{hint}')
+    return tuple(classes.index(name) for name in names)
+
+
+def some(names: list[str]) -> str:
+    """The first few names."""
+    return ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
+
+
+def pair(text: str | None, option: str, kind: type, form: str) -> tuple | None:
+    """ "3,4" -> (3, 4).
+
+    Raises:
+        ValueError: not two numbers.
+    """
+    if text is None:
+        return None
+    try:
+        first, second = (kind(word) for word in text.split(","))
+    except ValueError:
+        raise ValueError(f"{option} ({text}) must be two numbers, {form}, such as 3,4") from None
+    return first, second
+
+
+def size(text: str | None) -> int | str | None:
+    """ "800" -> 800, "original" as it is.
+
+    Raises:
+        ValueError: anything else.
+    """
+    if text is None or text == "original":
+        return text
+    if not text.isdecimal() or int(text) < 1:
+        raise ValueError(f'--size ({text}) must be a number of pixels, at least 1, or "original"')
+    return int(text)
+
+
+def name_of(arguments: argparse.Namespace) -> str:
+    """What the network is called on pictures: never a path of this machine."""
+    from pathlib import Path
+
+    if arguments.model.startswith("timm:"):
+        return arguments.model.removeprefix("timm:")
+    path = Path(arguments.model).absolute()
+    if arguments.architecture:
+        return f"{arguments.architecture} ({path.name})"
+    if path.is_file():
+        path = path.parent
+    return f"{path.parent.name}/{path.name}"

@@ -1,0 +1,141 @@
+"""What is asked of a network about a photo: a map by a method, and what it says the photo is.
+
+One photo at a time, so that its picture does not depend on its neighbours in a batch.
+"""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from vit.captions import of_outliers, of_prefix
+from vit.explain import METHOD, Explanation, explain
+from vit.layouts import Map
+from vit.legend import Answer
+from vit.model_file import TrainedModel
+
+LAYOUTS = ("overlay", "panels", "depth", "heads", "classes", "methods")
+SINKS = ("mark", "exclude", "show")
+
+# What a user who says nothing gets. Measured on 300 photos with masks and two more networks
+# (benchmarks/explain.py): over all layers, as the paper has it, a rollout finds the object worse
+# than a blob in the middle of the photo does; over the last two it is the best of all.
+DEFAULT_METHOD = "rollout"
+DEFAULT_LAYERS = {"rollout": "last:2"}
+FOR_A_CLASS = tuple(name for name, method in METHOD.items() if "target" in method.takes)
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is asked of the network about each photo.
+
+    Args:
+        method: one of `explain.METHODS`.
+        layers: as `explain.layers_of` reads it; None: DEFAULT_LAYERS, else the method's own.
+        heads: "mean", "max" or "min" over heads.
+        discard: share of each attention row taken as 0.
+        targets: classes by number, for methods that explain one; empty: the predicted one.
+        patch: (row, column) of the patch that looks; None: what the head reads.
+        sinks: outlier patches: "mark" outlines them, "exclude" takes them as 0, "show" does neither.
+        layout: one of LAYOUTS.
+    """
+
+    method: str = DEFAULT_METHOD
+    layers: str | None = None
+    heads: str = "mean"
+    discard: float = 0.0
+    targets: tuple[int, ...] = ()
+    patch: tuple[int, int] | None = None
+    sinks: str = "mark"
+    layout: str = "overlay"
+
+
+def answers(model: TrainedModel, logits: Tensor) -> list[tuple[int, Answer]]:
+    """All classes with their probabilities, most probable first; none for a network without.
+
+    Args:
+        logits: of one photo, (C,).
+    """
+    if not model.classes:
+        return []
+    probabilities = (logits.double() / model.temperature).softmax(dim=0).cpu()
+    order = probabilities.argsort(descending=True, stable=True).tolist()
+    return [(k, Answer(str(model.classes[k]), float(probabilities[k]))) for k in order]
+
+
+def check(model: TrainedModel, question: Question) -> None:
+    """The question can be asked of this network.
+
+    Raises:
+        ValueError: it cannot.
+    """
+    needs_classes = question.layout == "classes" or question.method in FOR_A_CLASS
+    if needs_classes and not model.classes:
+        what = f"--layout {question.layout}" if question.layout == "classes" else question.method
+        raise ValueError(
+            f"{what} explains a class, but this network knows none: train one "
+            "(vit train --config finetune --model.tune probe), or use --method rollout or raw"
+        )
+    takes = METHOD[question.method].takes
+    if question.targets and "target" not in takes and question.layout not in ("classes", "methods"):
+        raise ValueError(
+            f"--target goes with a method that explains a class ({', '.join(FOR_A_CLASS)}): "
+            f"{question.method} has one map for all classes"
+        )
+    if question.patch is not None and ("query" not in takes or question.layout == "methods"):
+        able = ", ".join(name for name, method in METHOD.items() if "query" in method.takes)
+        raise ValueError(
+            f"--patch and --at go with --method {able}: {question.method} explains what the head says"
+        )
+    if len(question.targets) > 1 and question.layout not in ("classes", "overlay"):
+        raise ValueError(f"--layout {question.layout} shows one class: give one --target")
+
+
+def asked(model: TrainedModel, pixels: Tensor, question: Question, **changes) -> Explanation:
+    """One explanation, by the question but for the changes; arguments a method lacks are left out.
+
+    Args:
+        **changes: method, layers, target.
+    """
+    method = changes.pop("method", question.method)
+    takes = METHOD[method].takes
+    given = {
+        "query": question.patch,
+        "target": question.targets[0] if question.targets else None,
+        "heads": question.heads,
+        "discard": question.discard,
+    } | changes
+    depth = len(model.net.blocks)
+    layers = given.pop("layers", None) or question.layers or own_layers(method, depth)
+    taken = {name: value for name, value in given.items() if name in takes}
+    sinks = "exclude" if question.sinks == "exclude" else "show"
+    return explain(model.net, pixels, method, layers=layers, sinks=sinks, **taken)
+
+
+def own_layers(method: str, depth: int) -> str | None:
+    """The layers of a method where none are asked for; None: as it is defined."""
+    own = DEFAULT_LAYERS.get(method)
+    return "all" if own and depth <= int(own.removeprefix("last:")) else own
+
+
+def map_of(explanation: Explanation, question: Question, heading: str = "") -> Map:
+    """The first of an explanation's maps, with what is marked on it."""
+    outliers = None
+    if question.sinks != "show":
+        outliers = explanation.outliers[0].cpu().numpy()
+    heat = explanation.heat[0].detach().cpu().double().numpy()
+    return Map(heat, heading, outliers, question.patch)
+
+
+def mass_of(method: str) -> str:
+    """What a method spreads over the patches."""
+    return "relevance" if method in FOR_A_CLASS else "attention"
+
+
+def notes_of(model: TrainedModel, one: Explanation, question: Question) -> tuple[str, ...]:
+    """What of a map is not on the photo, and what is outlined."""
+    mass, outliers = mass_of(one.method), int(one.outliers[0].sum())
+    notes = (
+        of_prefix(float(one.prefix_share[0]), model.net.architecture, mass),
+        of_outliers(float(one.outlier_share[0]), outliers, question.sinks, mass),
+    )
+    return tuple(note for note in notes if note)

@@ -1,0 +1,110 @@
+"""Lines of text in a given width of pixels: measured, wrapped, shortened, and drawn on a picture.
+
+Sizes are in pixels; a place (x, y) is of the line's left, right or middle end and its baseline.
+matplotlib sets the letters, since it takes each from a font that has it.
+"""
+
+from dataclasses import dataclass
+from functools import cache, lru_cache
+
+import numpy as np
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties
+from matplotlib.text import Text
+
+from vit.lettering import fonts, letters, literal, short, with_glyphs
+
+INK, FAINT, LINE = "#1a1a1a", "#5c5c5c", "#d0d0d0"
+DPI = 72  # at which matplotlib's points are pixels
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of text and its place.
+
+    Args:
+        x, y: pixels, y of the baseline.
+        size: of the letters, pixels.
+        align: what lies at x: "left", "center" or "right".
+    """
+
+    text: str
+    x: float
+    y: float
+    size: float
+    bold: bool = False
+    colour: str = INK
+    align: str = "left"
+
+
+def wrapped(text: str, width: float, size: float, bold: bool = False) -> list[str]:
+    """The text in lines no wider than `width`; a word that is wider loses its middle."""
+    lines: list[str] = []
+    for word in with_glyphs(" ".join(str(text).split())).split(" "):
+        longer = f"{lines[-1]} {word}" if lines else word
+        if lines and measured(longer, size, bold) <= width:
+            lines[-1] = longer
+        else:
+            lines.append(fitted(word, width, size, bold))
+    return lines
+
+
+def fitted(text: str, width: float, size: float, bold: bool = False) -> str:
+    """The text on one line no wider than `width`, its middle left out where it is longer."""
+    text = with_glyphs(" ".join(str(text).split()))
+    if measured(text, size, bold) <= width:
+        return text
+    most = letters(text)
+    while most > 3:
+        most -= 1
+        cut = short(text, most).replace(r"\$", "$")
+        if measured(cut, size, bold) <= width:
+            return cut
+    return "…"
+
+
+@lru_cache(maxsize=4096)
+def measured(text: str, size: float, bold: bool = False) -> float:
+    """The width of a line, pixels."""
+    if not text:
+        return 0.0
+    figure, renderer = ruler()
+    line = Text(text=literal(text), fontproperties=font(size, bold), figure=figure)
+    return line.get_window_extent(renderer).width
+
+
+@cache
+def ruler():
+    """A figure to measure in."""
+    figure = Figure(figsize=(1, 1), dpi=DPI)
+    return figure, FigureCanvasAgg(figure).get_renderer()
+
+
+@lru_cache(maxsize=64)
+def font(size: float, bold: bool) -> FontProperties:
+    """Letters of a size in pixels, from the fonts that are installed."""
+    return FontProperties(family=fonts()[1], size=size, weight="bold" if bold else "normal")
+
+
+def written(picture: np.ndarray, lines: list[Line]) -> np.ndarray:
+    """The picture (height, width, 3) with the lines on it: uint8, its own pixels as they were."""
+    height, width = picture.shape[:2]
+    figure = Figure(figsize=(width / DPI, height / DPI), dpi=DPI)
+    drawing = FigureCanvasAgg(figure)
+    figure.patch.set_alpha(0)
+    for line in lines:
+        figure.text(
+            line.x / width,
+            1 - line.y / height,
+            literal(line.text),
+            fontproperties=font(line.size, line.bold),
+            color=line.colour,
+            ha=line.align,
+            va="baseline",
+        )
+    drawing.draw()
+    letters_drawn = np.asarray(drawing.buffer_rgba()).astype(np.uint16)
+    opacity = letters_drawn[..., 3:]
+    mixed = (letters_drawn[..., :3] * opacity + picture * (255 - opacity) + 127) // 255
+    return mixed.astype(np.uint8)

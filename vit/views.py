@@ -1,0 +1,171 @@
+"""The views that layouts give of a photo: which of a network's maps each shows, and their names."""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from vit.explain import METHOD, Explanation, layers_of
+from vit.head_maps import head_maps
+from vit.layouts import Arrangement, Map
+from vit.looking import (
+    FOR_A_CLASS,
+    Question,
+    asked,
+    check,
+    map_of,
+    mass_of,
+    notes_of,
+    own_layers,
+)
+from vit.model_file import TrainedModel
+
+DEPTHS = (1, 2, 3, 4, 6)  # last layers, beside all of them
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What the network gave back for one photo.
+
+    Args:
+        maps: in the order of the panels.
+        explanations: the one behind each map, of a batch of one; fewer where maps share one.
+        arrangement: how they stand on the page.
+        label: what they are, in words, to stand after "Where NETWORK looks: ".
+        mass: what is spread over the patches, "attention" or "relevance".
+        notes: sentences on what is left out and what is outlined.
+    """
+
+    maps: list[Map]
+    explanations: list[Explanation]
+    arrangement: Arrangement
+    label: str
+    mass: str = "attention"
+    notes: tuple[str, ...] = ()
+
+
+def look(model: TrainedModel, pixels: Tensor, question: Question, said: list) -> Seen:
+    """All maps that a layout shows of one photo.
+
+    Args:
+        pixels: (1, 3, height, width), normalised.
+        said: `answers` of it.
+
+    Raises:
+        ValueError: the layout does not go with the method or the network; says which would.
+    """
+    check(model, question)
+    return LOOKS[question.layout](model, pixels, question, said)
+
+
+def single(model: TrainedModel, pixels: Tensor, question: Question, said: list) -> Seen:
+    """One map, or one for each of several classes."""
+    if len(question.targets) > 1:
+        return classes(model, pixels, question, said)
+    one = asked(model, pixels, question)
+    label = one.label + for_class(model, one, question)
+    arrangement = Arrangement(parts=question.layout == "panels")
+    return Seen(
+        [map_of(one, question)],
+        [one],
+        arrangement,
+        label,
+        mass_of(one.method),
+        notes_of(model, one, question),
+    )
+
+
+def for_class(model: TrainedModel, one: Explanation, question: Question) -> str:
+    """Which class a map explains, in words; empty for methods that know none."""
+    if one.targets is None:
+        return ""
+    name = model.classes[int(one.targets[0])]
+    return f' for "{name}"' + ("" if question.targets else ", what it says")
+
+
+def depth(model: TrainedModel, pixels: Tensor, question: Question, said: list) -> Seen:
+    """The same method over ever more of the last layers."""
+    whole = len(model.net.blocks)
+    counts = [count for count in DEPTHS if count < whole] + [whole]
+    explanations = [asked(model, pixels, question, layers=f"last:{count}") for count in counts]
+    maps = []
+    for count, one in zip(counts, explanations, strict=True):
+        heading = "the last layer" if count == 1 else f"the last {count} layers"
+        if count == whole:
+            heading = f"all {whole} layers" + ", the paper's" * (question.method == "rollout")
+        maps.append(map_of(one, question, with_outliers(heading, one, question)))
+    words = METHOD[question.method].words
+    label = f"{words} over ever more of its {whole} layers"
+    return Seen(maps, explanations, Arrangement(), label, mass_of(question.method), outlined(maps))
+
+
+def with_outliers(heading: str, one: Explanation, question: Question) -> str:
+    """A heading with the share of outlier patches, where they are marked."""
+    share = float(one.outlier_share[0])
+    return f"{heading} ({share:.0%} on outliers)" if question.sinks == "mark" and share else heading
+
+
+def outlined(maps: list[Map]) -> tuple[str, ...]:
+    """What the outlines mean, where there are any."""
+    if not any(one.outliers is not None and one.outliers.any() for one in maps):
+        return ()
+    return (
+        "Outlined in cyan: outlier patches, which collect attention on every photo, "
+        "whatever they show.",
+    )
+
+
+def classes(model: TrainedModel, pixels: Tensor, question: Question, said: list) -> Seen:
+    """A map for each of the named classes, or for the three most probable ones."""
+    method = question.method if question.method in FOR_A_CLASS else FOR_A_CLASS[0]
+    targets = question.targets or tuple(number for number, _ in said[:3])
+    explanations = [
+        asked(model, pixels, question, method=method, target=target) for target in targets
+    ]
+    maps = [
+        map_of(one, question, f'for "{model.classes[target]}"')
+        for one, target in zip(explanations, targets, strict=True)
+    ]
+    label = f"{explanations[0].label}, for each of {len(targets)} classes"
+    return Seen(maps, explanations, Arrangement(), label, mass_of(method), outlined(maps))
+
+
+def methods(model: TrainedModel, pixels: Tensor, question: Question, said: list) -> Seen:
+    """Every method at the depth it has by itself; a class's methods where there is a head."""
+    names = [name for name in METHOD if said or name not in FOR_A_CLASS]
+    explanations = [asked(model, pixels, question, method=name) for name in names]
+    if "rollout" in names and own_layers("rollout", len(model.net.blocks)) != "all":
+        explanations.append(asked(model, pixels, question, method="rollout", layers="all"))
+    maps = [map_of(one, question, one.label) for one in explanations]
+    label = f"{len(maps)} methods on one scale"
+    if said:
+        target = question.targets[0] if question.targets else said[0][0]
+        label += f'; {", ".join(FOR_A_CLASS)} for "{model.classes[target]}"'
+    return Seen(maps, explanations, Arrangement(), label, "heat", outlined(maps))
+
+
+def heads(model: TrainedModel, pixels: Tensor, question: Question, said: list) -> Seen:
+    """The attention of each head in each of the layers, one row of panels for a layer."""
+    count = len(model.net.blocks)
+    layers = range(count)[layers_of(question.layers or "all", count)]
+    one = asked(model, pixels, question, method="raw", heads="mean")
+    grid = head_maps(model.net, pixels, layers, question.patch)[0].cpu().double().numpy()
+    marks = map_of(one, question)
+    maps = [
+        Map(heat, f"head {number + 1}" if row == 0 else "", marks.outliers, question.patch)
+        for row, layer in enumerate(grid)
+        for number, heat in enumerate(layer)
+    ]
+    names = tuple(f"layer {layer + 1}" for layer in layers)
+    label = f"attention of each head in {len(layers)} of its {count} layers, the last at the bottom"
+    arrangement = Arrangement(grid.shape[1], names)
+    return Seen(maps, [one], arrangement, label, notes=outlined(maps))
+
+
+LOOKS = {
+    "overlay": single,
+    "panels": single,
+    "depth": depth,
+    "heads": heads,
+    "classes": classes,
+    "methods": methods,
+}
