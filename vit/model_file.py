@@ -7,7 +7,9 @@ timm has all its pieces.
 """
 
 import json
+import os
 import platform
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
@@ -40,6 +42,31 @@ class TrainedModel:
     preprocess: Preprocess
     temperature: float = 1.0
     metrics: dict = field(default_factory=dict)
+
+    def predict(
+        self,
+        photos: str | os.PathLike | Iterable[str | os.PathLike],
+        top_k: int = 5,
+        threshold: float | None = None,
+        **computing,
+    ) -> list[dict]:
+        """What it says of photos: rows as `vit predict` writes them, see `vit.rows`.
+
+        Args:
+            photos: files, folders, patterns, as the words of `vit predict`; one or several.
+            top_k: classes in a row, at most as many as there are.
+            threshold: probability below which the label is "unknown"; None: there is always one.
+            **computing: fields of `inference.Computing`: batch_size, workers, precision, flip,
+                device.
+
+        Raises:
+            ValueError: the network has no classes, or an argument that cannot be.
+        """
+        from vit.inference import Computing, predict
+        from vit.photos import listed
+
+        words = [photos] if isinstance(photos, (str, os.PathLike)) else photos
+        return list(predict(self, listed(words), top_k, threshold, Computing(**computing)))
 
 
 def save(
@@ -108,11 +135,7 @@ def load(model: str | Path) -> TrainedModel:
         raise ValueError(f"{path} is not a safetensors file: {error}") from error
     if about is None:
         raise ValueError(f"{path} holds no model of this program: it does not say what it is")
-    about = json.loads(about)
-    if about["version"] > VERSION:
-        raise ValueError(
-            f"{path} is of version {about['version']}, this program reads up to {VERSION}: update it"
-        )
+    about = understood(about, path)
     net = VisionTransformer(Architecture.from_dict(about["architecture"]))
     net.load_state_dict(tensors)
     preprocess = Preprocess.from_dict(about["preprocess"])
@@ -123,3 +146,31 @@ def load(model: str | Path) -> TrainedModel:
         about.get("temperature", 1.0),
         about.get("metrics", {}),
     )
+
+
+def about(path: Path) -> dict | None:
+    """What a safetensors file of ours says of itself, from its header; None where it is not ours.
+
+    Raises:
+        ValueError: written by a later version of this program.
+    """
+    try:
+        with safe_open(path, "pt") as file:
+            text = (file.metadata() or {}).get("vit")
+    except Exception:  # no safetensors file, so none of ours
+        return None
+    return None if text is None else understood(text, path)
+
+
+def understood(text: str, path: Path) -> dict:
+    """The metadata entry "vit" of a file.
+
+    Raises:
+        ValueError: written by a later version of this program.
+    """
+    entry = json.loads(text)
+    if entry["version"] > VERSION:
+        raise ValueError(
+            f"{path} is of version {entry['version']}, this program reads up to {VERSION}: update it"
+        )
+    return entry

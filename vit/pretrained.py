@@ -5,28 +5,37 @@ up in vit/models.csv, with no network access; only weights that are in no file h
 """
 
 import os
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import torch
-from safetensors.torch import load_file
 from torch import Tensor
 
-from vit import catalogue
+from vit import catalogue, model_file
 from vit.architecture import Architecture
 from vit.images import Preprocess
 from vit.model import VisionTransformer
-from vit.patch_embed import by, resize_patch_embed, resize_pos_embed
 from vit.recognise import architecture_of
+from vit.weights import Shapes, fit_weights, named_inside, native_of, read, shapes
 
 if TYPE_CHECKING:
     import timm
 
-__all__ = ["architecture_of", "describe", "fetch", "fit_weights", "from_timm", "network", "read"]
+__all__ = [
+    "Pretrained",
+    "architecture_of",
+    "describe",
+    "fetch",
+    "find",
+    "fit_weights",
+    "from_timm",
+    "network",
+    "read",
+]
 
+PREFIX = "timm:"
 FITS = {"center": "crop", "border": "pad", "squash": "squash"}  # timm's crop_mode -> Preprocess.fit
-HEADS = ("head.", "head_dist.")
 
 
 def from_timm(
@@ -101,26 +110,6 @@ def network(
     return net.eval(), preprocess
 
 
-def read(file: str | Path) -> dict[str, Tensor]:
-    """The tensors of a safetensors file or of a PyTorch checkpoint, float32.
-
-    Raises:
-        ValueError: no such file, or no tensors in it.
-    """
-    path = Path(file)
-    if not path.is_file():
-        raise ValueError(f"no weights at {path}: there is no such file")
-    if path.suffix == ".safetensors":
-        tensors = load_file(path)
-    else:
-        tensors = torch.load(path, map_location="cpu", weights_only=True)
-    for key in ("model", "state_dict"):  # as DeiT's, MAE's and Lightning's files have it
-        tensors = tensors.get(key, tensors)
-    if not tensors or not all(isinstance(one, Tensor) for one in tensors.values()):
-        raise ValueError(f"{path} holds no weights: tensors by name are expected in it")
-    return {name.removeprefix("module."): one.float() for name, one in tensors.items()}
-
-
 def fetch(name: str) -> dict[str, Tensor]:
     """The weights of a name: from the folder below, else from where timm fetches them.
 
@@ -148,60 +137,102 @@ def fetch(name: str) -> dict[str, Tensor]:
         ) from error
 
 
-def fit_weights(
-    tensors: dict[str, Tensor], native: Architecture, net: VisionTransformer
-) -> dict[str, Tensor]:
-    """The weights of a network as a network of another size and head takes them.
+@dataclass(frozen=True)
+class Pretrained:
+    """Weights that are somewhere, described without reading them.
 
     Args:
-        tensors: under timm's names.
-        native: the network they are of.
-        net: the network they are for; its own head stays where the number of classes differs.
+        source: what they are, in words.
+        architecture: the network they are of.
+        preprocess: how a photo becomes what it takes.
+        classes: of its head, where their names are known.
+        read: gives the tensors, by timm's names.
+    """
+
+    source: str
+    architecture: Architecture
+    preprocess: Preprocess
+    classes: tuple[str, ...]
+    read: Callable[[], dict[str, Tensor]]
+
+
+def find(weights: str, architecture: str | None = None) -> Pretrained:
+    """What `model.weights` means; of files the headers alone are read.
+
+    Args:
+        weights: timm:NAME or timm:NAME.TAG; a file of weights under timm's names; a model.safetensors
+            of this program; or the folder of a run.
+        architecture: a name of `vit models`, for a file that does not say what it is.
 
     Raises:
-        ValueError: names or shapes are missing, left over, or do not fit: says which.
+        ValueError: nothing there, or an architecture that is missing or not needed.
     """
-    wanted, fitted = net.state_dict(), dict(tensors)
-    if native.num_classes != net.architecture.num_classes:
-        fitted = {name: one for name, one in fitted.items() if not name.startswith(HEADS)}
-        fitted |= {name: one for name, one in wanted.items() if name.startswith(HEADS)}
-    if "pos_embed" in fitted:
-        fitted["pos_embed"] = positions_for(net.grid_size, fitted["pos_embed"], native)
-    projection = "patch_embed.proj.weight"
-    if projection in fitted:
-        fitted[projection] = resize_patch_embed(fitted[projection], net.architecture.patch_size)
-    check_names(fitted, wanted)
-    return fitted
+    if weights.startswith(PREFIX):
+        if architecture is not None:
+            raise ValueError(not_needed(architecture, weights))
+        name = weights.removeprefix(PREFIX)
+        full = catalogue.full_name(catalogue.find(name))
+        return Pretrained(PREFIX + full, *describe(name), (), lambda: fetch(name))
+    path = Path(weights)
+    if path.is_dir():
+        path = path / "model.safetensors"
+    if not path.is_file():
+        names = {row["name"] for row in catalogue.rows()}
+        hint = f"; did you mean {PREFIX}{weights}?" if weights.partition(".")[0] in names else ""
+        raise ValueError(f"model.weights ({weights}): there is no file {path}{hint}")
+    about = model_file.about(path)
+    if about is None:
+        return bare(path, architecture)
+    if architecture is not None:
+        raise ValueError(not_needed(architecture, weights))
+    native, preprocess = about["architecture"], Preprocess.from_dict(about["preprocess"])
+    return Pretrained(
+        "/".join(path.absolute().parts[-3:]),
+        Architecture.from_dict(native),
+        preprocess,
+        tuple(about["classes"]),
+        lambda: read(path),
+    )
 
 
-def positions_for(grid: tuple[int, int], pos_embed: Tensor, native: Architecture) -> Tensor:
-    """Positions (1, P + N, D) of the native network, resized to a grid of (rows, cols).
+def not_needed(architecture: str, weights: str) -> str:
+    """The message for an architecture beside weights that say what they are."""
+    return (
+        f"model.architecture ({architecture}) is for files that do not say what they are; "
+        f"model.weights ({weights}) does: leave it out"
+    )
 
-    Raises:
-        ValueError: their number is not the native network's.
-    """
-    rows, cols = native.grid_size
-    if pos_embed.shape[1] != rows * cols + native.embedded_prefix:
+
+def bare(path: Path, architecture: str | None) -> Pretrained:
+    """A file of tensors alone; what they are of is told, or else a name in the file's header."""
+    found = shapes(path)
+    architecture = architecture or named_inside(path)
+    if architecture is None:
+        likely = " or ".join(candidates(found))
         raise ValueError(
-            f"the weights have {pos_embed.shape[1]} positions, but images of {by(native.img_size)} "
-            f"pixels need {rows * cols + native.embedded_prefix}: they are of another network or size"
+            f"{path} does not say of which network it is: add --model.architecture NAME, a name of "
+            f"`vit models`" + (f"; by its sizes it may be {likely}" if likely else "")
         )
-    return resize_pos_embed(pos_embed, native.grid_size, grid)
+    named, preprocess = describe(architecture)
+    native = native_of(found, named)
+    preprocess = replace(preprocess, size=native.img_size)
+    return Pretrained(
+        f"{architecture} from {path.name}", native, preprocess, (), lambda: read(path)
+    )
 
 
-def check_names(tensors: dict[str, Tensor], wanted: dict[str, Tensor]) -> None:
-    """Names and shapes are those wanted.
-
-    Raises:
-        ValueError: some are not; the first few are named.
-    """
-    wrong = [f"{name} is missing" for name in wanted if name not in tensors]
-    wrong += [f"{name} is unknown" for name in tensors if name not in wanted]
-    wrong += [
-        f"{name} is {by(tensors[name].shape)}, not {by(wanted[name].shape)}"
-        for name in wanted
-        if name in tensors and tensors[name].shape != wanted[name].shape
-    ]
-    if wrong:
-        more = f" and {len(wrong) - 3} more" if len(wrong) > 3 else ""
-        raise ValueError("the weights do not fit this network: " + ", ".join(wrong[:3]) + more)
+def candidates(found: Shapes) -> list[str]:
+    """Up to three names of networks whose tensors have these sizes, by those that tell most."""
+    if not {"patch_embed.proj.weight", "pos_embed"} <= found.keys():
+        return []
+    depth = len({name.split(".")[1] for name in found if name.startswith("blocks.")})
+    width, _, *patch = found["patch_embed.proj.weight"]
+    registers = found.get("reg_token", (1, 0))[1]
+    names = []
+    for row in (row for row in catalogue.rows() if not row["refused"]):
+        a = Architecture.from_dict(catalogue.fields_of(row))
+        positions = a.grid_size[0] * a.grid_size[1] + a.embedded_prefix
+        same = (a.embed_dim, a.depth, list(a.patch_size)) == (width, depth, patch)
+        if same and (a.reg_tokens, positions) == (registers, found["pos_embed"][1]):
+            names.append(row["name"])
+    return list(dict.fromkeys(names))[:3]
