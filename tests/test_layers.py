@@ -9,8 +9,8 @@ import pytest
 
 PACKAGE = Path(__file__).parents[1] / "vit"
 LEVELS = [
-    "config runs architecture attention patch_embed colour image_operations overlay metrics lettering marks",
-    "class_names rows commands.progress formats auto_augment calibration pieces typeset",
+    "config runs architecture attention patch_embed colour image_operations overlay metrics lettering",
+    "class_names rows commands.progress formats auto_augment calibration pieces typeset marks",
     "images augment blocks pooling memory loggers sheet",
     "archives model normalise recognise catalogue timm_config legend canvas",
     "weights lora page captions",
