@@ -140,6 +140,7 @@ def mistakes(images, labels, probabilities, classes, path, title: str, names=Non
     """Up to 24 wrong answers, the surest first; without any, the least sure right ones.
 
     Args:
+        images: uint8 (n, 3, height, width), or number -> (3, height, width).
         probabilities: (n, C).
         names: what to write below each image, such as its file's name.
     """
@@ -163,7 +164,8 @@ def mistakes(images, labels, probabilities, classes, path, title: str, names=Non
         if names is not None:
             text += f"\n{short(names[index], 20)}"
         captions.append((text, "black"))
-    pictures = [upright(image) for image in as_array(images)[chosen]]
+    shown = map(images, chosen) if callable(images) else as_array(images)[chosen]
+    pictures = [upright(as_array(image)) for image in shown]
     return save(grid(pictures, captions, 6)[0], path, title, note)
 
 

@@ -15,6 +15,11 @@ from PIL import Image
 _SIGNED = ("JPEG", "PNG", "GIF", "WEBP", "TIFF", "AVIF", "HEIF", "JPEG2000")
 # Formats Pillow recognises but does not decode by itself (EPS would start Ghostscript).
 _NOT_PIXELS = ("BUFR", "EPS", "GRIB", "HDF5", "MPEG", "WMF")
+# Names by which a file is meant to be a picture, even where its content is broken.
+SUFFIXES = frozenset(
+    """.apng .arw .avif .bmp .cr2 .cr3 .dib .dng .gif .heic .heif .hif .ico .jfif .jp2 .jpe .jpeg
+    .jpg .jxl .nef .orf .pbm .pgm .png .pnm .ppm .psd .raf .svg .tga .tif .tiff .webp""".split()
+)
 
 
 def is_image(path: str | os.PathLike) -> bool:

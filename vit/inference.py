@@ -1,78 +1,179 @@
-"""A trained network over labelled photos."""
+"""The one loop over photos that `vit predict` and `vit evaluate` share.
+
+B photos in a batch, C classes. Batches hold neighbours in the given order; a photo's numbers do not
+depend on them.
+"""
 
 from collections.abc import Iterable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from itertools import islice
-from pathlib import Path
+from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
+from torch import Tensor, nn
 
-from vit import datasets
-from vit.datasets import Item
-from vit.loaders import Part
-from vit.metrics import Predictions
-from vit.model_file import TrainedModel
+from vit import photos
 from vit.normalise import normalise
+from vit.photos import Loaded
+from vit.rows import error_row, row_of
+
+if TYPE_CHECKING:
+    from vit.model_file import TrainedModel
+
+PRECISIONS = ("32", "bf16")
+DEVICES = ("auto", "cpu", "cuda", "mps")
 
 
-def evaluate(
-    model: TrainedModel, source: str, split: str = "auto", batch_size: int = 64
-) -> dict[str, object]:
-    """Scores a network on labelled photos, in float32, at constant memory.
+@dataclass(frozen=True)
+class Computing:
+    """How a network is run over photos.
 
     Args:
-        model: what to score.
-        source: a folder of class folders, or a named source.
-        split: "train", "val", "test", "all", or "auto": the test part where there is one.
-        batch_size: images at once.
-
-    Returns:
-        source, split, left_out (unreadable images), the entries of `Predictions.report`, classes,
-        confusion (rows: true class).
+        batch_size: photos at once.
+        workers: threads that open photos; None: one per core.
+        precision: "32", or "bf16" for the matrix products.
+        flip: whether the mirrored photo is looked at too; the logits are averaged.
+        device: "cpu", "cuda", "mps", or "auto": a GPU where there is one.
 
     Raises:
-        ValueError: no such source or part, or a class that the model does not have.
+        ValueError: a value that cannot be.
     """
-    named = source in datasets.NAMED and not Path(source).is_dir()
-    opened = datasets.open_source(source if named else "folder", None if named else source)
-    items, split = choose(opened.items(), split, source)
-    datasets.check_labels(items, model.classes, f"{source} ({split})")
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    net = model.net.to(device).eval()
-    pieces, first = [], 0
-    for some in chunks(items, batch_size):
-        part = Part.read(opened, some, model.classes, model.preprocess)
-        if not len(part):
-            continue
-        with torch.inference_mode():
-            logits = net(normalise(part.images.to(device), model.preprocess))
-        pieces.append((logits.cpu(), part.labels, torch.arange(len(part)) + first))
-        first += len(part)
-    if not first:
-        raise ValueError(f"none of the {len(items)} images of {source} could be read")
-    predictions = Predictions.of(pieces)
-    about = {"source": source, "split": split, "left_out": len(items) - first}
-    result = predictions.report(model.classes, model.temperature)
-    confusion = predictions.confusion().tolist()
-    return about | result | {"classes": model.classes, "confusion": confusion}
+
+    batch_size: int = 32
+    workers: int | None = None
+    precision: str = "32"
+    flip: bool = False
+    device: str = "auto"
+
+    def __post_init__(self) -> None:
+        if self.batch_size < 1:
+            raise ValueError(f"batch_size ({self.batch_size}) must be at least 1")
+        if self.workers is not None and self.workers < 1:
+            raise ValueError(f"workers ({self.workers}) must be at least 1")
+        if self.precision not in PRECISIONS:
+            raise ValueError(f"precision ({self.precision}) must be {' or '.join(PRECISIONS)}")
+        if self.device not in DEVICES:
+            raise ValueError(f"device ({self.device}) must be one of {', '.join(DEVICES)}")
 
 
-def choose(items: list[Item], split: str, source: str) -> tuple[list[Item], str]:
-    """The items of a part, and its name.
+DEFAULT = Computing()
+
+
+def predict(
+    model: "TrainedModel",
+    paths: Iterable,
+    top_k: int = 5,
+    threshold: float | None = None,
+    computing: Computing = DEFAULT,
+) -> Iterator[dict]:
+    """Rows (see `vit.rows`), one per path, in their order, at constant memory.
+
+    Args:
+        model: what is asked.
+        paths: files.
+        top_k: classes in a row, at most as many as there are.
+        threshold: probability below which the label is "unknown"; None: there is always one.
+        computing: batches, workers, precision.
 
     Raises:
-        ValueError: no image in it.
+        ValueError: the network has no classes, or top_k is below 1.
     """
-    parts = {item.split for item in items}
-    if split == "auto":
-        split = "test" if "test" in parts else "all"
-    chosen = items if split == "all" else [item for item in items if item.split == split]
-    if not chosen:
-        raise ValueError(f"{source} has no {split} part, only {', '.join(sorted(parts))}")
-    return chosen, split
+    require_classes(model)
+    if top_k < 1:
+        raise ValueError(f"top_k ({top_k}) must be at least 1")
+    return rows(model, paths, min(top_k, len(model.classes)), threshold, computing)
 
 
-def chunks(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
-    """Lists of `size` items, the last one shorter."""
-    iterator = iter(items)
-    while some := list(islice(iterator, size)):
-        yield some
+def require_classes(model: "TrainedModel") -> None:
+    """Refuses a network that knows no classes.
+
+    Raises:
+        ValueError: it has none; says what to do.
+    """
+    if not model.classes:
+        raise ValueError(
+            "this network has no classes, only features: `vit attend` shows where it looks; to have "
+            "it predict, fine-tune it on photos of your classes with `vit train --config finetune`"
+        )
+
+
+def rows(
+    model: "TrainedModel",
+    paths: Iterable,
+    top_k: int,
+    threshold: float | None,
+    computing: Computing,
+) -> Iterator[dict]:
+    """`predict`, its arguments checked."""
+    with closing(logits(model, paths, computing)) as answers:
+        for loaded, one in answers:
+            if one is None:
+                yield error_row(loaded.path, loaded.error)
+            else:
+                yield row_of(loaded.path, likeliest(model, one, top_k), threshold)
+
+
+def likeliest(model: "TrainedModel", logits: Tensor, top_k: int) -> list[tuple[str, float]]:
+    """(class, probability) of the likeliest classes of one photo's logits (C,), temperature applied."""
+    top = (logits.double() / model.temperature).softmax(dim=0).topk(top_k)
+    return [
+        (model.classes[place], float(f"{value:.7g}"))
+        for place, value in zip(top.indices.tolist(), top.values.tolist(), strict=True)
+    ]
+
+
+def logits(
+    model: "TrainedModel", paths: Iterable, computing: Computing, opener=None
+) -> Iterator[tuple[Loaded, Tensor | None]]:
+    """Each photo with its logits, float32 (C,) on the CPU, or None where it could not be read.
+
+    While the network computes a batch, threads open the photos of the next one.
+
+    Args:
+        opener: see `photos.load`.
+    """
+    size, workers = computing.batch_size, computing.workers
+    loading = photos.load(paths, model.preprocess, workers, ahead=size, opener=opener)
+    with closing(loading), on_device(model.net, computing.device) as device:
+        while some := list(islice(loading, size)):
+            pixels = [one.fitted.pixels for one in some if one.fitted]
+            answers = iter(())
+            if pixels:
+                answers = iter(forward(model, np.stack(pixels), computing, device))
+            for one in some:
+                yield one, next(answers) if one.fitted else None
+
+
+@torch.inference_mode()
+def forward(
+    model: "TrainedModel", pixels: np.ndarray, computing: Computing, device: torch.device
+) -> Tensor:
+    """uint8 (B, height, width, 3) -> logits, float32 (B, C), on the CPU."""
+    images = torch.from_numpy(pixels).to(device).permute(0, 3, 1, 2)
+    images = normalise(images, model.preprocess)
+    with torch.autocast(device.type, torch.bfloat16, enabled=computing.precision == "bf16"):
+        answer = model.net(images)
+        if computing.flip:
+            answer = (answer.float() + model.net(images.flip(-1)).float()) / 2
+    return answer.float().cpu()
+
+
+@contextmanager
+def on_device(net: nn.Module, name: str) -> Iterator[torch.device]:
+    """While it lasts the network is there, in evaluation mode; afterwards on the CPU again.
+
+    Raises:
+        ValueError: this machine has no such device.
+    """
+    available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    if not available.get(name, True):
+        raise ValueError(f"device ({name}) is not here: this machine has no such GPU")
+    if name == "auto":
+        name = next((known for known, here in available.items() if here), "cpu")
+    try:
+        net.to(name).eval()
+        yield torch.device(name)
+    finally:
+        net.cpu()

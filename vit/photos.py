@@ -15,14 +15,10 @@ from itertools import islice
 from typing import Any
 
 from vit.datasets import hidden, natural
+from vit.formats import SUFFIXES
 from vit.images import Fitted, Photo, Preprocess, UnreadableImage, fit, is_image, read
 
 log = logging.getLogger("vit")
-
-# Names by which a file in a folder is meant to be a picture, even where its content is broken.
-_NAMES = """.apng .arw .avif .bmp .cr2 .cr3 .dib .dng .gif .heic .heif .hif .ico .jfif .jp2 .jpe .jpeg
-.jpg .jxl .nef .orf .pbm .pgm .png .pnm .ppm .psd .raf .svg .tga .tif .tiff .webp"""
-SUFFIXES = frozenset(_NAMES.split())
 
 
 @dataclass(frozen=True)

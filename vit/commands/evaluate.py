@@ -2,6 +2,9 @@
 
 import argparse
 import json
+from pathlib import Path
+
+from vit.commands import options
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -9,34 +12,65 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "source", help="a folder of class folders, or a named source: digits, cifar10, ..."
     )
-    parser.add_argument("--model", required=True, help="a run's folder or a model.safetensors")
+    options.add_model(parser)
     parser.add_argument(
         "--split",
         choices=("auto", "train", "val", "test", "all"),
         default="auto",
         help="which part; auto: the test part where there is one, else all (default: auto)",
     )
-    parser.add_argument("--batch-size", type=int, default=64, help="images at once (default: 64)")
-    parser.add_argument("--output", metavar="FILE", help="also write the result as JSON")
+    parser.add_argument(
+        "--output",
+        metavar="FILE.json|FOLDER",
+        help="also write the result there; into a folder with pictures: confusion, mistakes, "
+        "per_class, reliability",
+    )
+    options.add_computing(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Carries the command out; returns the exit code."""
-    from vit.inference import evaluate
-    from vit.model_file import load
+    computing = options.computing(arguments)
+    from vit.commands.progress import Progress
+    from vit.evaluation import evaluate
 
-    if arguments.batch_size < 1:
-        raise ValueError(f"--batch-size ({arguments.batch_size}) must be at least 1")
-    result = evaluate(
-        load(arguments.model), arguments.source, arguments.split, arguments.batch_size
-    )
+    model = options.opened_model(arguments)
+    with Progress() as progress:
+        evaluation = evaluate(model, arguments.source, arguments.split, computing, progress.advance)
+    for name, reason in evaluation.left_out:
+        options.log.warning("left out: %s: %s", name, reason)
+    text = as_text(evaluation.report())
+    print(text, end="")
+    if arguments.output:
+        write(evaluation, text, Path(arguments.output))
+    return 1 if evaluation.left_out else 0
+
+
+def as_text(report: dict) -> str:
+    """JSON, an entry per line."""
     lines = (
         f" {json.dumps(key)}: {json.dumps(value, ensure_ascii=False)}"
-        for key, value in result.items()
+        for key, value in report.items()
     )
-    text = "{\n" + ",\n".join(lines) + "\n}"
-    print(text)
-    if arguments.output:
-        with open(arguments.output, "w", encoding="utf-8") as file:
-            file.write(text + "\n")
-    return 1 if result["left_out"] else 0
+    return "{\n" + ",\n".join(lines) + "\n}\n"
+
+
+def write(evaluation, text: str, output: Path) -> None:
+    """The result as one JSON file, or as a folder with it and the pictures."""
+    if output.suffix.lower() == ".json":
+        output.write_text(text, encoding="utf-8")
+        return
+    from vit.result_pictures import draw_results
+
+    output.mkdir(parents=True, exist_ok=True)
+    (output / "evaluation.json").write_text(text, encoding="utf-8")
+    draw_results(
+        evaluation.predictions,
+        evaluation.model.classes,
+        evaluation.model.temperature,
+        evaluation.image_of,
+        [item.id for item in evaluation.items],
+        lambda name: output / f"{name}.png",
+        f"{evaluation.source}: {evaluation.split} images",
+    )
+    options.log.info("pictures are in %s", output)

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from vit import explain, figures, loggers, model_file, runs, score_figures
+from vit import explain, figures, loggers, model_file, runs
 from vit.loaders import Part, mix
 from vit.metrics import Predictions
+from vit.result_pictures import draw_results
 
 if TYPE_CHECKING:
     from vit.commands.train import Assembly
@@ -31,6 +32,7 @@ def finish(parts: "Assembly") -> dict:
     parts.classifier.load_state_dict(best["state_dict"])
     judged = {part: judge(parts, part) for part in ("val", "test") if parts.data.of(part)}
     judged = {part: one for part, one in judged.items() if one}  # limit_val_batches 0: nothing
+    parts.data.close()
     warn_of_missing(judged)
     temperature = judged["val"].fit_temperature() if "val" in judged else 1.0
     if not parts.trainer.is_global_zero:
@@ -46,12 +48,20 @@ def finish(parts: "Assembly") -> dict:
         parts.data.preprocess,
         temperature,
         results,
-        f"trained from scratch on {parts.config.data.source}",
+        described(parts),
     )
     draw(parts, judged, temperature)
     text = json.dumps(summary, indent=1, ensure_ascii=False) + "\n"
     runs.write_whole(parts.folder.summary, text.encode())
     return summary
+
+
+def described(parts: "Assembly") -> str:
+    """Where the network comes from, in words, for its file."""
+    config = parts.config
+    if not parts.source:
+        return f"trained from scratch on {config.data.source}"
+    return f"{parts.source}, fine-tuned ({config.model.tune}) on {config.data.source}"
 
 
 def judge(parts: "Assembly", part: str) -> Predictions | None:
@@ -104,52 +114,30 @@ def draw(parts: "Assembly", judged: dict[str, Predictions], temperature: float) 
     draw_batch(parts, f"{name}: training images as the network sees them")
     part = next((part for part in ("test", "val") if part in judged), "train")
     if part in judged:
-        title = f"{name}: {WORDS[part]} images"
-        draw_results(parts, part, judged[part], title)
-        draw_scores(parts, judged[part], temperature, title)
-    depth = parts.config.model.depth
+        shown = parts.data.load(part)
+        draw_results(
+            judged[part],
+            parts.data.classes,
+            temperature,
+            lambda row: shown.pixels(torch.tensor([row]))[0],
+            [item.id for item in shown.items],
+            folder.picture,
+            f"{name}: {WORDS[part]} images",
+        )
+    depth = len(parts.classifier.average.blocks)
     layers = f"all {depth} layers" if depth > 1 else "its one layer"
     words = f"where it looks: attention rollout over {layers} ({WORDS[part]} images)"
     draw_attention(parts, parts.data.load(part), f"{name}: {words}")
 
 
-def draw_results(parts: "Assembly", part: str, predictions: Predictions, title: str) -> None:
-    """The pictures of how good it is, and of what it gets wrong."""
-    folder, classes, shown = parts.folder, parts.data.classes, parts.data.load(part)
-    score_figures.confusion(predictions.confusion(), classes, folder.picture("confusion"), title)
-    figures.mistakes(
-        shown.images.cpu(),
-        predictions.labels,
-        predictions.probabilities(),
-        classes,
-        folder.picture("mistakes"),
-        f"{title}, mistakes",
-        [item.id for item in shown.items],
-    )
-
-
-def draw_scores(
-    parts: "Assembly", predictions: Predictions, temperature: float, title: str
-) -> None:
-    """The pictures of its figures: precision, recall and F1, and how far it can be believed."""
-    folder, classes = parts.folder, parts.data.classes
-    scores = predictions.per_class(classes)
-    score_figures.per_class(scores, classes, folder.picture("per_class"), title)
-    score_figures.reliability(
-        predictions.probabilities().amax(dim=1),
-        predictions.correct(),
-        predictions.probabilities(temperature).amax(dim=1),
-        folder.picture("reliability"),
-        f"{title}, temperature {temperature:.2f}",
-    )
-
-
 def draw_batch(parts: "Assembly", title: str) -> None:
     """The first training images of the first epoch, augmented."""
     train, classes = parts.data.load("train"), parts.data.classes
-    torch.manual_seed(mix(parts.config.run.seed, 0, 0, 0))
-    images = parts.classifier.augment(train.images[:: max(1, len(train) // SHOWN)][:SHOWN].cpu())
-    labels = train.labels[:: max(1, len(train) // SHOWN)][:SHOWN].cpu()
+    seed = parts.config.run.seed
+    rows = torch.arange(0, len(train), max(1, len(train) // SHOWN))[:SHOWN]
+    torch.manual_seed(mix(seed, 0, 0, 0))
+    images = parts.classifier.augment(train.pixels(rows, (seed, 0)))
+    labels = train.labels.cpu()[rows]
     figures.batch(images, labels, classes, parts.folder.picture("batch"), title)
 
 
@@ -158,7 +146,7 @@ def draw_attention(parts: "Assembly", part: Part, title: str) -> None:
     """Attention rollout over images spread evenly through the part."""
     net = parts.classifier.average.eval()
     rows = torch.linspace(0, len(part) - 1, min(PICTURED, len(part))).long()
-    images, labels = part.images[rows].cpu(), part.labels[rows].cpu()
+    images, labels = part.pixels(rows), part.labels.cpu()[rows]
     pixels = parts.classifier.normalised(images)
     figures.attention(
         images,
