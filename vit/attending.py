@@ -5,9 +5,10 @@ import json
 import logging
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
+from itertools import groupby
 from pathlib import Path
 
 import numpy as np
@@ -16,11 +17,13 @@ from PIL import Image
 
 from vit import photos
 from vit.depict import Depicted, Drawing, depict
+from vit.filming import film
 from vit.inference import on_device
 from vit.looking import Question, check
 from vit.model_file import TrainedModel
 from vit.photos import Loaded
 from vit.runs import write_whole
+from vit.video import is_moving
 
 log = logging.getLogger("vit")
 RECORD = "attend.json"
@@ -52,34 +55,60 @@ def attend(
     keep_others(output, stems)
     output.mkdir(parents=True, exist_ok=True)
     rows: list[dict] = []
-    loading = photos.load(paths, model.preprocess, ahead=AHEAD, keep_photo=True)
     try:
-        with closing(loading), on_device(model.net, device) as place:
-            for loaded in loading:
-                rows.append(one_row(model, loaded, question, drawing, output, stems, place))
-                yield rows[-1]
+        with on_device(model.net, device) as place:
+            desk = Desk(model, question, drawing, output, stems, place)
+            for moving, some in groupby(paths, is_moving):
+                for row in (desk.moving if moving else desk.still)(some):
+                    rows.append(row)
+                    yield row
     finally:  # also what Ctrl-C leaves
         write_record(output, question, drawing, rows)
 
 
-def one_row(
-    model: TrainedModel,
-    loaded: Loaded,
-    question: Question,
-    drawing: Drawing,
-    output: Path,
-    stems: dict[str, str],
-    place: torch.device,
-) -> dict:
-    """Draws one photo and writes its files; returns its row, which may be an error's."""
-    row = {"path": str(loaded.path), "error": loaded.error}
-    if loaded.error:
-        return row
-    try:
-        made = depict(model, loaded, question, drawing, place)
-    except ValueError as error:
-        return row | {"error": " ".join(str(error).split())}
-    return row | written(made, output, stems[loaded.path]) | made.record
+@dataclass(frozen=True)
+class Desk:
+    """Where photos become rows: the network, what is asked, how it is drawn, where it goes."""
+
+    model: TrainedModel
+    question: Question
+    drawing: Drawing
+    output: Path
+    stems: dict[str, str]
+    device: torch.device
+
+    def still(self, paths: Iterable[str]) -> Iterator[dict]:
+        """Rows of photos, the next ones decoded while one is drawn."""
+        loading = photos.load(paths, self.model.preprocess, ahead=AHEAD, keep_photo=True)
+        with closing(loading):
+            for loaded in loading:
+                yield self.row(loaded.path, loaded.error, lambda one=loaded: self.photo(one))
+
+    def moving(self, paths: Iterable[str]) -> Iterator[dict]:
+        """Rows of animations and videos."""
+        for path in paths:
+            yield self.row(path, "", lambda one=path: self.film(one))
+
+    def row(self, path: str, error: str, make: Callable[[], dict]) -> dict:
+        """What `make` gives, or its error."""
+        row = {"path": path, "error": error}
+        if error:
+            return row
+        try:
+            return row | make()
+        except ValueError as failure:
+            return row | {"error": " ".join(str(failure).split())}
+
+    def photo(self, loaded: Loaded) -> dict:
+        """Draws a photo and writes its files."""
+        made = depict(self.model, loaded, self.question, self.drawing, self.device)
+        return written(made, self.output, self.stems[loaded.path]) | made.record
+
+    def film(self, path: str) -> dict:
+        """Draws an animation or a video and writes its files."""
+        stem = self.stems[path]
+        row = film(self.model, path, self.question, self.drawing, self.output / stem, self.device)
+        return {"picture": f"{stem}.mp4", "heat": f"{stem}.npz"} | row
 
 
 def written(made: Depicted, output: Path, stem: str) -> dict[str, str]:
@@ -105,21 +134,20 @@ def encoded(pixels: np.ndarray) -> tuple[bytes, str]:
 
 
 def stems_of(paths: list[str]) -> dict[str, str]:
-    """Each photo's name in the output folder, without suffix: its place below their common folder.
+    """Each photo's name in the output folder, without the picture's suffix.
 
-    Where two would be the same (a.jpg, a.png) they keep their suffix.
+    Its own name; where several photos would have the same, also its suffix (a.jpg, a.png), else as
+    many of its folders as tell them apart. Letters that differ in case alone are the same name.
     """
-    whole = {path: os.path.abspath(path) for path in paths}
-    if not whole:
-        return {}
-    common = os.path.commonpath([os.path.dirname(one) for one in whole.values()])
-    places = {path: os.path.relpath(one, common) for path, one in whole.items()}
-    short = {path: os.path.splitext(place)[0] for path, place in places.items()}
-    uses = Counter(stem.casefold() for stem in short.values())
-    return {
-        path: (stem if uses[stem.casefold()] == 1 else places[path]).replace(os.sep, "/")
-        for path, stem in short.items()
-    }
+    stems: dict[str, str] = {}
+    left = {path: Path(os.path.abspath(path)).parts[1:] for path in dict.fromkeys(paths)}
+    for depth in range(1, max(map(len, left.values()), default=0) + 1):
+        for ending in (lambda name: os.path.splitext(name)[0], str):
+            names = {path: ending("/".join(parts[-depth:])) for path, parts in left.items()}
+            uses = Counter(name.casefold() for name in names.values())
+            stems |= {path: name for path, name in names.items() if uses[name.casefold()] == 1}
+            left = {path: parts for path, parts in left.items() if path not in stems}
+    return stems | {path: f"{Path(path).name}-{k}" for k, path in enumerate(left, start=1)}
 
 
 def keep_others(output: Path, stems: dict[str, str]) -> None:

@@ -99,12 +99,13 @@ def of_seen(photo: Photo, seen: tuple[float, float, float, float]) -> str:
     return f"Hatched: not seen by the network, which was given {percent_of(share)} of the photo."
 
 
-def of_network(name: str, architecture: Architecture, grid: tuple[int, int]) -> str:
+def of_network(name: str, source: str, architecture: Architecture) -> str:
     """Which network, and what it takes."""
-    height, width = architecture.img_size
+    (height, width), (rows, cols) = architecture.img_size, architecture.grid_size
+    weights = f" ({source})" if source else ""
     return (
-        f"Network: {name}, {architecture.depth} layers of {architecture.num_heads} heads, reads "
-        f"{height} x {width} pixels as {grid[0]} x {grid[1]} patches (rows x columns)."
+        f"Network: {name}{weights}, {architecture.depth} layers of {architecture.num_heads} heads, "
+        f"reads {height} x {width} pixels as {rows} x {cols} patches (rows x columns)."
     )
 
 

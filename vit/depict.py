@@ -29,12 +29,14 @@ class Drawing:
         size: long side of each drawn photo, as for `canvas.drawn_size`.
         at: pixel (x, y) of each photo whose patch looks; None: as the question says.
         name: the network's, as it stands in titles.
+        source: where its weights come from, in a few words; empty: as the name says.
     """
 
     style: Style = PLAIN
     size: int | str | None = None
     at: tuple[float, float] | None = None
     name: str = "the network"
+    source: str = ""
 
 
 @dataclass(frozen=True)
@@ -81,9 +83,10 @@ def depict(
     said = answers(model, forward(model, pixels, Computing(), device)[0])
     images = torch.from_numpy(pixels).to(device).permute(0, 3, 1, 2)
     seen = look(model, normalise(images, model.preprocess), question, said)
-    text = worded(model, loaded, question, drawing, said, seen)
+    top = common_top(seen.maps)
+    text = worded(model, loaded, question, drawing, said, seen, top)
     page = compose(
-        loaded.photo, affine, seen.maps, text, seen.arrangement, drawing.style, drawing.size
+        loaded.photo, affine, seen.maps, text, seen.arrangement, drawing.style, drawing.size, top
     )
     heat = np.stack([one.heat for one in seen.maps]).astype(np.float32)
     return Depicted(
@@ -102,16 +105,17 @@ def worded(
     drawing: Drawing,
     said: list[tuple[int, Answer]],
     seen: Seen,
+    top: float,
 ) -> Text:
-    """All that is written on the picture."""
-    top, network = common_top(seen.maps), model.net.architecture
+    """All that is written on the picture, whose colours end at `top`."""
+    network = model.net.architecture
     aside = any(one.aside().any() for one in seen.maps)
     caption = [
         captions.of_scale(top, seen.mass, aside),
         *seen.notes,
         captions.of_chosen(question.patch),
         captions.of_seen(loaded.photo, loaded.fitted.seen),
-        captions.of_network(drawing.name, network, network.grid_size),
+        captions.of_network(drawing.name, drawing.source, network),
     ]
     title = captions.of_photo(loaded.path, said[0][1] if said else None)
     return Text(

@@ -74,17 +74,20 @@ def compose(
     arrangement: Arrangement = ONE_EACH,
     style: Style = PLAIN,
     size: int | str | None = None,
+    top: float | None = None,
 ) -> Page:
     """The page of a photo's maps, all on one scale.
 
     Args:
         affine: (2, 3), patches to the photo's pixels at full resolution.
         size: long side of each panel, as for `drawn_size`; None: so that all fit beside each other.
+        top: of the scale, times the mean; None: `common_top`.
     """
     count = 3 if arrangement.parts else len(maps)
     columns = arrangement.columns or columns_for(count, photo.height, photo.width)
     size = size or panel_size(count, columns, photo.height, photo.width)
-    drawn, top = canvas(photo, affine, size), common_top(maps)
+    drawn = canvas(photo, affine, size)
+    top = common_top(maps) if top is None else top
     if arrangement.parts:
         panels = in_parts(drawn, maps[0], top, style)
     else:

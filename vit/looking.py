@@ -139,3 +139,21 @@ def notes_of(model: TrainedModel, one: Explanation, question: Question) -> tuple
         of_outliers(float(one.outlier_share[0]), outliers, question.sinks, mass),
     )
     return tuple(note for note in notes if note)
+
+
+def for_class(model: TrainedModel, one: Explanation, question: Question) -> str:
+    """Which class a map explains, in words; empty for methods that know none."""
+    if one.targets is None:
+        return ""
+    name = model.classes[int(one.targets[0])]
+    return f' for "{name}"' + ("" if question.targets else ", what it says")
+
+
+def outlined(maps: list[Map]) -> tuple[str, ...]:
+    """What the outlines mean, where there are any."""
+    if not any(one.outliers is not None and one.outliers.any() for one in maps):
+        return ()
+    return (
+        "Outlined in cyan: outlier patches, which collect attention on every photo, "
+        "whatever they show.",
+    )

@@ -16,7 +16,7 @@ from vit.sheet import LINE_HEIGHT, Sheet
 from vit.typeset import Line, measured, wrapped
 
 LEAST_EM, MOST_EM = 13, 26  # size of the letters, pixels
-LEAST_WIDTH = 40  # of a page's text, in em
+LEAST_WIDTH = 38  # of a page's text, in em
 NARROW, BESIDE = 24, 28  # panels narrower than this have the legend beside them, so wide, in em
 
 

@@ -12,9 +12,11 @@ from vit.looking import (
     Question,
     asked,
     check,
+    for_class,
     map_of,
     mass_of,
     notes_of,
+    outlined,
     own_layers,
 )
 from vit.model_file import TrainedModel
@@ -74,14 +76,6 @@ def single(model: TrainedModel, pixels: Tensor, question: Question, said: list) 
     )
 
 
-def for_class(model: TrainedModel, one: Explanation, question: Question) -> str:
-    """Which class a map explains, in words; empty for methods that know none."""
-    if one.targets is None:
-        return ""
-    name = model.classes[int(one.targets[0])]
-    return f' for "{name}"' + ("" if question.targets else ", what it says")
-
-
 def depth(model: TrainedModel, pixels: Tensor, question: Question, said: list) -> Seen:
     """The same method over ever more of the last layers."""
     whole = len(model.net.blocks)
@@ -102,16 +96,6 @@ def with_outliers(heading: str, one: Explanation, question: Question) -> str:
     """A heading with the share of outlier patches, where they are marked."""
     share = float(one.outlier_share[0])
     return f"{heading} ({share:.0%} on outliers)" if question.sinks == "mark" and share else heading
-
-
-def outlined(maps: list[Map]) -> tuple[str, ...]:
-    """What the outlines mean, where there are any."""
-    if not any(one.outliers is not None and one.outliers.any() for one in maps):
-        return ()
-    return (
-        "Outlined in cyan: outlier patches, which collect attention on every photo, "
-        "whatever they show.",
-    )
 
 
 def classes(model: TrainedModel, pixels: Tensor, question: Question, said: list) -> Seen:

@@ -3,6 +3,8 @@
 import argparse
 import sys
 
+from vit.commands import options
+
 LAYOUTS = ("overlay", "panels", "depth", "heads", "classes", "methods")
 METHODS = ("rollout", "raw", "generic", "legrad", "gradcam")
 
@@ -15,12 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="PHOTO",
         help='a photo, a folder, a pattern, an animation or a video; "-": a list on stdin',
     )
-    parser.add_argument(
-        "--model",
-        required=True,
-        help="a run's folder, a model.safetensors, timm:NAME, or weights with --architecture",
-    )
-    parser.add_argument("--architecture", metavar="NAME", help="of bare weights; see vit models")
+    options.add_model(parser)
     parser.add_argument(
         "--img-size",
         type=int,
@@ -30,7 +27,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--output", default="attend", metavar="DIR", help="where everything goes (default: attend)"
     )
-    parser.add_argument("--device", default="auto", help="auto, cpu, cuda, mps (default: auto)")
+    parser.add_argument(
+        "--device",
+        choices=("auto", "cpu", "cuda", "mps"),
+        default="auto",
+        help="auto: a GPU where there is one (default: auto)",
+    )
     add_question(parser.add_argument_group("what is asked"))
     add_drawing(parser.add_argument_group("how it is drawn"))
 
@@ -128,9 +130,8 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.layout,
     )
     style = Style(arguments.alpha, arguments.view == "smooth", arguments.grid)
-    drawing = Drawing(
-        style, size(arguments.size), pair(arguments.at, "--at", float, "X,Y"), name_of(arguments)
-    )
+    at = pair(arguments.at, "--at", float, "X,Y")
+    drawing = Drawing(style, size(arguments.size), at, *name_of(arguments))
     paths = list(dict.fromkeys(photos.listed(arguments.photos)))
     failed, output = 0, Path(arguments.output)
     with Progress(len(paths)) as progress:
@@ -201,15 +202,15 @@ def size(text: str | None) -> int | str | None:
     return int(text)
 
 
-def name_of(arguments: argparse.Namespace) -> str:
-    """What the network is called on pictures: never a path of this machine."""
+def name_of(arguments: argparse.Namespace) -> tuple[str, str]:
+    """What the network and its weights are called on pictures: never a whole path of this machine."""
     from pathlib import Path
 
     if arguments.model.startswith("timm:"):
-        return arguments.model.removeprefix("timm:")
+        return arguments.model.removeprefix("timm:"), ""
     path = Path(arguments.model).absolute()
     if arguments.architecture:
-        return f"{arguments.architecture} ({path.name})"
+        return arguments.architecture, path.name
     if path.is_file():
         path = path.parent
-    return f"{path.parent.name}/{path.name}"
+    return f"{path.parent.name}/{path.name}", ""
