@@ -4,12 +4,15 @@ import logging
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
 
 # As the command line sets it: before torch is imported, here and in the processes started.
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+# What scans of folders find is remembered here, not in the user's own cache folder.
+os.environ["VIT_SCAN_CACHE"] = tempfile.mkdtemp(prefix="vit-scan-")
 
 ROOT = Path(__file__).parents[1]
 DATA = os.environ.get("VIT_TEST_DATA")

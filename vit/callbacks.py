@@ -99,6 +99,8 @@ class Recorder(Callback):
             speed = {
                 "seconds": f"{seconds:.3f}",
                 "images_per_second": f"{images_per_epoch(trainer) / seconds:.1f}",
+                # for the next batch: share of the time that this process has spent on the epoch
+                "waiting": f"{trainer.train_dataloader.waited / (seconds - self.elapsed):.4f}",
             }
             runs.append(self.folder.timing, {"epoch": epoch, **speed})
         self.save(trainer, module, better)

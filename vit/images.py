@@ -8,7 +8,7 @@ in Pillow's `resize(box=...)`.
 import io
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, BinaryIO
 
@@ -39,6 +39,7 @@ _TURN = {
 
 Source = str | os.PathLike | bytes | BinaryIO
 Box = tuple[float, float, float, float]
+Size = tuple[int, int]
 
 
 class UnreadableImage(ValueError):
@@ -141,21 +142,25 @@ class Fitted:
 
 
 def read(
-    source: Source, *, at_least: tuple[int, int] | None = None, max_pixels: int = MAX_PIXELS
+    source: Source,
+    *,
+    at_least: Size | Callable[[int, int], Size] | None = None,
+    max_pixels: int = MAX_PIXELS,
 ) -> Photo:
     """A file, its bytes or a binary stream -> its first picture, upright, in sRGB.
 
     Args:
         at_least: (height, width) that the upright picture is needed in. A large JPEG is then
             decoded at 1/2, 1/4 or 1/8, but not below twice this size, so that the last step is a
-            proper filter (as with Pillow's `reducing_gap=2`).
+            proper filter (as with Pillow's `reducing_gap=2`). Or a function that says so from the
+            height and width of the upright photo.
         max_pixels: A larger file is refused before anything is decoded.
 
     Raises:
         UnreadableImage: no picture, broken, truncated, or more than max_pixels.
         ValueError: at_least is not positive, or Pillow was told to accept truncated files.
     """
-    if at_least is not None and min(at_least) < 1:
+    if isinstance(at_least, tuple) and min(at_least) < 1:
         raise ValueError(f"at_least {at_least} must be positive, (height, width)")
     if ImageFile.LOAD_TRUNCATED_IMAGES:
         raise ValueError("ImageFile.LOAD_TRUNCATED_IMAGES must be False, or photos are half grey")
@@ -222,7 +227,9 @@ def _resize(
     return np.asarray(photo.image.resize((right - left, bottom - top), method, box=box))
 
 
-def _decode(stream: BinaryIO, at_least: tuple[int, int] | None, max_pixels: int) -> Photo:
+def _decode(
+    stream: BinaryIO, at_least: Size | Callable[[int, int], Size] | None, max_pixels: int
+) -> Photo:
     image = open_image(stream)
     if image.width * image.height > max_pixels:
         size = f"{image.width}x{image.height}"
@@ -233,6 +240,8 @@ def _decode(stream: BinaryIO, at_least: tuple[int, int] | None, max_pixels: int)
     orientation = _orientation(image, notes) if known else 1
     full = used = image.size  # (width, height), as stored
     if at_least is not None and image.format in _JPEG:
+        if callable(at_least):
+            at_least = at_least(*(full[::-1] if orientation < 5 else full))
         used = _reduce(image, at_least if orientation < 5 else at_least[::-1])
     image.load()
     if not known:

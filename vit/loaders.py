@@ -1,27 +1,29 @@
-"""Images held on one device as uint8, and batches of them.
+"""Batches of images: those held on one device as uint8, and the orders in which they come.
 
 n images of a part, b batch size: one batch of n where n < b, else floor(n / b) batches of exactly
 b in training (the rest returns in another epoch's order); all images, once, in evaluation.
 """
 
 import hashlib
-import logging
 import os
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import torch
 from torch import Tensor
 
+from vit.commands.progress import Progress
 from vit.datasets import Item, Source
-from vit.images import Preprocess, UnreadableImage, fit
+from vit.images import Preprocess, fit
 
-NAMED = 10  # unreadable files that are named one by one; the rest is counted
-log = logging.getLogger("vit")
+MANY = 1000  # so many images to read are worth a line of progress
 
 
 class Part:
-    """The pixels of one part of a data set.
+    """One part of a data set, its pixels held in memory.
+
+    What it does, `stream.StreamedPart` does for images that are opened when they are wanted.
 
     Attributes:
         images: uint8 (n, 3, height, width).
@@ -36,36 +38,65 @@ class Part:
     def read(
         cls, source: Source, items: list[Item], classes: list[str], preprocess: Preprocess
     ) -> "Part":
-        """Opens and fits every image; unreadable ones are left out and reported by name."""
+        """Opens and fits every image.
+
+        Raises:
+            OSError: one cannot be read.
+        """
         images = torch.empty(len(items), 3, *preprocess.size, dtype=torch.uint8)
 
-        def open_one(row: int) -> str | None:
-            try:
-                photo = source.open(items[row], preprocess.resized)
-            except (UnreadableImage, OSError) as error:
-                return str(error)
-            images[row] = torch.from_numpy(fit(photo, preprocess).pixels).permute(2, 0, 1)
-            return None
+        def open_one(row: int) -> None:
+            images[row] = opened(source, items[row], preprocess)
 
-        with ThreadPoolExecutor(os.cpu_count()) as pool:
-            problems = list(pool.map(open_one, range(len(items))))
-        left_out = [problem for problem in problems if problem]
-        for problem in left_out[:NAMED]:
-            log.warning("left out: %s", problem)
-        if len(left_out) > NAMED:
-            log.warning("left out: %d more", len(left_out) - NAMED)
-        good = [row for row, problem in enumerate(problems) if problem is None]
-        items = [items[row] for row in good]
-        number = {name: i for i, name in enumerate(classes)}
-        labels = torch.tensor([number[item.label] for item in items])
-        return cls(images if len(good) == len(images) else images[good], labels, items)
+        total = len(items)
+        with ThreadPoolExecutor(os.cpu_count()) as pool, Progress(total, "photos read") as bar:
+            for _ in pool.map(open_one, range(total)):
+                bar.advance(1 if total >= MANY else 0)
+        return cls(images, numbers(items, classes), items)
 
     def to(self, device: torch.device) -> None:
         """Moves the pixels and labels to a device."""
         self.images, self.labels = self.images.to(device), self.labels.to(device)
 
+    def batches(
+        self, draws: Iterable[Tensor], chance: tuple[int, int] | None = None
+    ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """(images, labels, rows) for the numbers of each batch.
+
+        Args:
+            draws: rows, each plus n for every time that it came before in the epoch, so that equal
+                images of an epoch can be varied differently.
+            chance: of no influence on pixels that are held.
+        """
+        for some in draws:
+            rows = some.to(self.images.device) % len(self)
+            yield self.images[rows], self.labels[rows], rows
+
+    def pixels(self, rows: Tensor, chance: tuple[int, int] | None = None) -> Tensor:
+        """A few images on the CPU, uint8 (len(rows), 3, height, width)."""
+        return self.images[rows.to(self.images.device)].cpu()
+
     def __len__(self) -> int:
         return len(self.labels)
+
+
+def opened(source: Source, item: Item, preprocess: Preprocess) -> Tensor:
+    """One image as the network takes it, uint8 (3, height, width).
+
+    Raises:
+        OSError: it cannot be read; says that it could be.
+    """
+    try:
+        photo = source.open(item, preprocess.resized)
+    except ValueError as error:
+        raise OSError(f"{error}; the run found it readable, so it has changed since") from error
+    return torch.from_numpy(fit(photo, preprocess).pixels).permute(2, 0, 1)
+
+
+def numbers(items: list[Item], classes: list[str]) -> Tensor:
+    """The classes of items by their place in `classes`, int64 (n,)."""
+    number = {name: i for i, name in enumerate(classes)}
+    return torch.tensor([number[item.label] for item in items], dtype=torch.long)
 
 
 class TrainLoader:
@@ -75,7 +106,7 @@ class TrainLoader:
     resumed run goes on with the very next batch; the loader itself remembers nothing.
 
     Args:
-        part: the images.
+        part: the images, a `Part` or a `stream.StreamedPart`.
         batch_size: images per batch and process, b.
         seed: of the order.
         position: () -> (epoch, number of the next batch in it).
@@ -83,6 +114,9 @@ class TrainLoader:
         world_size: number of processes; all share one order, each takes its slice of every batch.
         weights: (n,) how often each image is wanted, relative to the others. An epoch is then n
             draws with replacement; None takes every image once.
+
+    Attributes:
+        waited: seconds that the iteration begun last has kept its user waiting so far.
 
     Raises:
         ValueError: fewer images than processes, or weights that are none.
@@ -100,7 +134,7 @@ class TrainLoader:
     ):
         if len(part) < world_size:
             raise ValueError(f"{len(part)} training images cannot feed {world_size} processes")
-        self.part, self.seed, self.position = part, seed, position
+        self.part, self.seed, self.position, self.waited = part, seed, position, 0.0
         self.weights = None if weights is None else checked(weights, len(part))
         self.rank, self.world_size = rank, world_size
         self.batch_size = min(batch_size * world_size, len(part))  # over all processes
@@ -119,20 +153,42 @@ class TrainLoader:
         last = int(self.weights.nonzero()[-1])
         return torch.searchsorted(upto, points, right=True).clamp(max=last)
 
+    def draws(self, epoch: int) -> Tensor:
+        """`order`, each number plus n for every time it came before; see `Part.batches`."""
+        order = self.order(epoch)
+        if self.weights is None:
+            return order
+        ordered, places = order.sort(stable=True)
+        first = torch.searchsorted(ordered, ordered)  # place of the first of the equal ones
+        before = torch.empty_like(order)
+        before[places] = torch.arange(len(order)) - first
+        return order + before * len(self.part)
+
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
         epoch, first = self.position()
-        order = self.order(epoch).to(self.part.images.device)
-        for batch in range(first, len(self)):
-            start = batch * self.batch_size
-            rows = order[start : start + self.batch_size][self.rank :: self.world_size]
-            yield self.part.images[rows], self.part.labels[rows]
+        self.waited = 0.0
+        draws = self.draws(epoch)
+        own = (
+            draws[start : start + self.batch_size][self.rank :: self.world_size]
+            for start in range(
+                first * self.batch_size, len(self) * self.batch_size, self.batch_size
+            )
+        )
+        batches = self.part.batches(own, (self.seed, epoch))
+        while True:
+            before = time.perf_counter()
+            batch = next(batches, None)
+            self.waited += time.perf_counter() - before
+            if batch is None:
+                return
+            yield batch[:2]
 
 
 class EvalLoader:
     """Every image of a part once: (images, labels, their numbers in the part).
 
     Args:
-        part: the images.
+        part: the images, a `Part` or a `stream.StreamedPart`.
         batch_size: images per batch and process.
         rank: which of the processes this is; each takes every world_size-th image.
         world_size: number of processes.
@@ -145,14 +201,13 @@ class EvalLoader:
         if len(part) < world_size:
             raise ValueError(f"{len(part)} images cannot be shared by {world_size} processes")
         self.part, self.batch_size = part, batch_size
-        self.rows = torch.arange(rank, len(part), world_size, device=part.images.device)
+        self.rows = torch.arange(rank, len(part), world_size)
 
     def __len__(self) -> int:
         return -(-len(self.rows) // self.batch_size)
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        for rows in self.rows.split(self.batch_size):
-            yield self.part.images[rows], self.part.labels[rows], rows
+        yield from self.part.batches(self.rows.split(self.batch_size))
 
 
 def checked(weights: Tensor, count: int) -> Tensor:
