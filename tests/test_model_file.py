@@ -8,6 +8,7 @@ import timm
 import torch
 
 import vit
+from vit import model_file
 from vit.images import Preprocess
 from vit.model_file import TrainedModel
 
@@ -104,9 +105,9 @@ def test_what_is_no_model_is_refused(tmp_path):
     path = tmp_path / "model.safetensors"
     path.write_bytes(b"not at all")
     with pytest.raises(ValueError, match="is not a safetensors file"):
-        vit.load(path)
+        model_file.load(path)
     safetensors.torch.save_file({"a": torch.zeros(1)}, path)
     with pytest.raises(ValueError, match="does not say what it is"):
-        vit.load(path)
+        model_file.load(path)
     with pytest.raises(ValueError, match="5 classes for 6 logits"):
         vit.save(path, network(), CLASSES[:5], Preprocess((16, 16)))

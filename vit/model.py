@@ -114,7 +114,8 @@ class VisionTransformer(nn.Module):
         """(B, in_chans, height, width) -> tokens with positions, as block 1 takes them: (B, T, D)."""
         patches = self.patch_embed(images)  # (B, N, D)
         prefix = [t for t in (self.cls_token, self.dist_token, self.reg_token) if t is not None]
-        prefix = [t.expand(len(images), -1, -1) for t in prefix]  # (B, 1 or reg_tokens, D)
+        batch = images.shape[0]  # len() would bind an exported network to this one number
+        prefix = [t.expand(batch, -1, -1) for t in prefix]  # (B, 1 or reg_tokens, D)
         positions = resize_pos_embed(
             self.pos_embed, self.grid_size, self.patch_embed.grid_of(images)
         )

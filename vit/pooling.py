@@ -75,7 +75,7 @@ class AttentionPool(nn.Module):
 
     def project(self, x: Tensor) -> list[Tensor]:
         """Tokens (B, T, D) -> q (B, H, 1, K), k and v (B, H, T - start, K)."""
-        q = self.q(self.latent.expand(len(x), -1, -1))  # (B, 1, D)
+        q = self.q(self.latent.expand(x.shape[0], -1, -1))  # (B, 1, D)
         return [self.split_heads(part) for part in (q, *self.kv(x[:, self.start :]).chunk(2, -1))]
 
     def weights(self, x: Tensor) -> Tensor:
