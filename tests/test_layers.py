@@ -9,7 +9,8 @@ import pytest
 
 PACKAGE = Path(__file__).parents[1] / "vit"
 LEVELS = [
-    "config items runs architecture attention patch_embed colour image_operations overlay metrics lettering",
+    "config items runs",
+    "architecture attention patch_embed colour image_operations overlay metrics lettering",
     "class_names rows commands.progress formats auto_augment calibration pieces typeset marks",
     "images layout tables augment blocks pooling memory loggers sheet",
     "archives folder model normalise recognise catalogue timm_config legend canvas video",
@@ -27,7 +28,8 @@ LEVELS = [
     "callbacks commands.finish commands.options depict",
     "filming",
     "attending",
-    "commands.train commands.predict commands.export commands.evaluate commands.runs commands.models commands.attend",
+    "commands.train commands.predict commands.export commands.evaluate commands.attend",
+    "commands.runs commands.models",
     "cli",
     "__main__",
 ]
@@ -46,6 +48,8 @@ def imported(path: Path) -> set[str]:
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.ImportFrom) and node.module == "vit":
             found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module == "vit.commands":
+            found |= {f"commands.{alias.name}" for alias in node.names}
         elif isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
             found |= {name.removeprefix("vit.") for name in names if name.startswith("vit.")}
