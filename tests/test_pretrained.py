@@ -1,13 +1,6 @@
-"""Real DINOv2 weights on real photos: our features beside timm's, and heat on the photos' objects.
-
-VIT_TEST_WEIGHTS may name a file that tools/make_dinov2_weights.py wrote; else that script runs here,
-which needs onnx and a package index.
-"""
+"""Real DINOv2 weights on real photos: our features beside timm's, and heat on the photos' objects."""
 
 import csv
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -33,14 +26,9 @@ NATIVE = (37, 37)  # the grid of the weights: 518 pixels in patches of 14
 
 
 @pytest.fixture(scope="session")
-def weights(shared, tmp_path_factory) -> dict[str, Tensor]:
+def weights(dinov2) -> dict[str, Tensor]:
     """A DINOv2 ViT-S/14 in timm's layout."""
-    path = os.environ.get("VIT_TEST_WEIGHTS")
-    if path is None:
-        path = tmp_path_factory.mktemp("weights") / "dinov2.safetensors"
-        script = shared / "tools" / "make_dinov2_weights.py"
-        subprocess.run([sys.executable, script, path], check=True)
-    return load_file(path)
+    return load_file(dinov2)
 
 
 def in_timm(weights: dict[str, Tensor], img_size) -> nn.Module:
