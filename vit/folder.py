@@ -8,7 +8,7 @@ from pathlib import Path
 from vit.images import Photo, read
 from vit.items import Item
 from vit.layout import Layout
-from vit.tables import read_table
+from vit.tables import TABLES, read_table
 
 log = logging.getLogger("vit")
 
@@ -29,10 +29,10 @@ class Folder:
         self.table = Path(root) if Path(root).is_file() else None
         self.root = Path(root).parent if self.table else Path(root)
         self.digests: dict[str, bytes] = {}  # what a scan has found out, by id
-        if self.table and self.table.suffix.lower() not in (".csv", ".tsv", ".jsonl", ".ndjson"):
-            raise ValueError(f"{root} is no folder, and no table: .csv or .jsonl")
+        if self.table and self.table.suffix.lower() not in TABLES:
+            raise ValueError(f"{root} is no folder, and no table ({', '.join(TABLES)})")
         if not self.root.is_dir() or not Path(root).exists():
-            raise ValueError(f"no folder {root}")
+            raise ValueError(f"no folder or table {root}")
 
     def items(self) -> list[Item]:
         """All images: of a folder in natural order of their paths, of a table in its own."""
@@ -40,9 +40,11 @@ class Folder:
             return read_table(self.table)
         items = Layout(self.root).items()
         if not items:
+            tables = sorted(p.name for p in self.root.iterdir() if p.suffix.lower() in TABLES)
             raise ValueError(
                 f"no class folder with an image in it in {self.root}: expected one folder per "
                 "class, there or inside train, val and test"
+                + (f"; to take labels from {tables[0]}, give that file" if tables else "")
             )
         return items
 

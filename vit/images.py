@@ -167,7 +167,12 @@ def read(
     prepare_pillow()
     try:
         with _stream(source) as stream:
-            return _decode(stream, at_least, max_pixels)
+            try:
+                return _decode(stream, at_least, max_pixels)
+            except OSError:  # a lossless JPEG cannot be decoded smaller
+                if at_least is None:
+                    raise
+                return _decode(stream, None, max_pixels)
     except Exception as error:  # broken files make Pillow raise nearly everything
         raise UnreadableImage(f"{_name(source)}: {_reason(error)}") from error
 

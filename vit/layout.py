@@ -62,6 +62,7 @@ class Layout:
         divided = any(part == "train" and has_folders(path) for path, part in known)
         if not known or (others and not divided):
             self.report_strays([self.root])
+            self.report_flat([path for path, _ in named])
             return [(self.root, "train")]
         for path in others:
             log.warning("ignored %s: beside train, it is no part of the data", path)
@@ -99,6 +100,14 @@ class Layout:
                 yield path
             else:
                 self.skipped[path.suffix.lower() or path.name] += 1
+
+    def report_flat(self, classes: list[Path]) -> None:
+        """Warns of class folders that hardly are any."""
+        for path in classes:
+            if PARTS.get(path.name.lower()) == "train":
+                log.warning("%s is taken for a class: no class folders are in it", path)
+        if len(classes) == 1 and has_folders(classes[0]):
+            log.warning("%s is taken for the one class; or is it the folder to give?", classes[0])
 
     def report_strays(self, folders: list[Path]) -> None:
         """Warns of photos that lie beside class folders, where they have no class."""

@@ -11,9 +11,11 @@ import math
 import os
 import re
 import signal
+import weakref
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 import torch
@@ -93,14 +95,15 @@ def random_crop(
         seed: of the part's place and shape.
     """
     height, width = preprocess.size
+    part_of = cache(lambda tall, wide: random_box(tall, wide, area, seed))
 
     def at_least(tall: int, wide: int) -> tuple[int, int]:
         """The size of the whole photo in which its part has the network's."""
-        part = random_box(tall, wide, area, seed)
+        part = part_of(tall, wide)
         return math.ceil(height * tall / part[2]), math.ceil(width * wide / part[3])
 
     photo = source.open(item, at_least)
-    top, left, tall, wide = random_box(photo.height, photo.width, area, seed)
+    top, left, tall, wide = part_of(photo.height, photo.width)
     x0, y0, x1, y1 = photo.box or (0, 0, *photo.image.size)
     x, y = (x1 - x0) / photo.width, (y1 - y0) / photo.height  # decoded pixels per photo pixel
     box = (x0 + left * x, y0 + top * y, x0 + (left + wide) * x, y0 + (top + tall) * y)
@@ -176,7 +179,7 @@ class Stream:
             generator=torch.Generator(),  # else it would draw from everyone's
             **(several if workers else {}),
         )
-        atexit.register(self.close)
+        atexit.register(close, weakref.ref(self))  # before Python ends its children by a signal
 
     def batches(self, tasks: Iterable[list[Task]]) -> Iterator[Tensor]:
         """uint8 (B, 3, height, width) for each list of tasks, in their order.
@@ -290,6 +293,12 @@ class Beginning:
         self.doing[worker, 0] = os.getpid()
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_IGN)
+
+
+def close(stream: weakref.ref) -> None:
+    """Ends a stream's workers, if it is still there."""
+    if known := stream():
+        known.close()
 
 
 def begun(loader: DataLoader) -> Iterator:

@@ -10,6 +10,8 @@ from pathlib import Path
 
 from vit.items import PARTS, Item
 
+JSON_LINES = (".jsonl", ".ndjson")
+TABLES = (".csv", ".tsv", *JSON_LINES)
 COLUMNS = ("path", "label", "split")  # the last one may be missing
 DELIMITERS = ",;\t"
 
@@ -22,7 +24,7 @@ def read_table(table: Path) -> list[Item]:
             file that does not exist or is listed twice; names the table and the line.
     """
     items, lines = [], {}
-    rows = json_rows(table) if table.suffix.lower() in (".jsonl", ".ndjson") else csv_rows(table)
+    rows = json_rows(table) if table.suffix.lower() in JSON_LINES else csv_rows(table)
     for number, row in rows:
         where = f"{table}, line {number}"
         item = item_of(row, where, table.parent)
