@@ -49,8 +49,8 @@ def test_every_packaged_configuration_loads(path):
         ),
         ("epocs", 1, 'did you mean "optim.epochs"?'),
         ("lr", 1, 'did you mean "optim.lr"?'),
-        ("optim__lr", "fast", "optim.lr: expected a number, got fast"),
-        ("optim__lr", "", "optim.lr: expected a number, got nothing"),
+        ("optim__lr", "fast", "optim.lr: expected a number or null, got fast"),
+        ("optim__lr", "", "optim.lr: expected a number or null, got nothing"),
         ("data__root", "photos", "photos need --data.source folder"),
         ("run__name", "../x", "must be the name of a folder, not a path"),
         ("optim__epochs", "1.5", "optim.epochs: expected a whole number, got 1.5"),
@@ -59,8 +59,12 @@ def test_every_packaged_configuration_loads(path):
             "imagenet",
             "data.source: expected one of digits, cifar10, cifar100, mnist, fashion_mnist, folder, got",
         ),
-        ("model__class_token", "maybe", "model.class_token: expected true or false, got maybe"),
-        ("model__img_size", "big", "expected a whole number or [height, width], got big"),
+        (
+            "model__class_token",
+            "maybe",
+            "model.class_token: expected true or false or null, got maybe",
+        ),
+        ("model__img_size", "big", "expected a whole number or [height, width] or null, got big"),
         ("data__val_share", "1", "data.val_share (1.0) must be at least 0 and below 1"),
         ("data__batch_size", "0", "data.batch_size (0) must be at least 1"),
         ("optim__average_decay", "1", "optim.average_decay (1.0) must be at least 0 and below 1"),
@@ -83,7 +87,7 @@ def test_unknown_configuration_and_broken_files(tmp_path):
         ("a: [", "is not YAML"),
         ("- 1", "must hold the sections"),
         ("optim: 3", "unknown setting"),
-        ("optim: {lr: fast}", "optim.lr: expected a number, got fast"),
+        ("optim: {lr: fast}", "optim.lr: expected a number or null, got fast"),
     ]:
         path.write_text(text)
         assert words in refused(str(path))

@@ -18,9 +18,9 @@ from PIL import Image
 import vit
 from vit import config as settings
 from vit import datasets, runs
-from vit.classifier import rate
 from vit.commands import train
 from vit.commands.finish import finish
+from vit.tuning import rate
 
 PICTURES = ("curves", "confusion", "batch", "mistakes", "attention", "per_class", "reliability")
 TINY = {

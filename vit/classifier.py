@@ -4,7 +4,6 @@ B batch, C classes.
 """
 
 import copy
-import math
 
 import torch
 import torch.distributed as dist
@@ -19,9 +18,7 @@ from vit.loaders import mix
 from vit.metrics import Predictions
 from vit.model import VisionTransformer
 from vit.normalise import normalise
-
-# Parameters that are no matrix of a layer: weight decay would pull them to zero for no reason.
-NEVER_DECAYED = ("pos_embed", "cls_token", "dist_token", "reg_token", "attn_pool.latent")
+from vit.tuning import freeze_all_but_head, param_groups, schedules
 
 
 class Classifier(LightningModule):
@@ -34,6 +31,7 @@ class Classifier(LightningModule):
         mixing: (mixup, cutmix), the alphas of `augment.mixup_cutmix`.
         preprocess: mean and standard deviation that the network takes.
         seed: of all chance in training.
+        class_weights: (C,), how much an image of each class counts in the loss; None: all the same.
 
     Attributes:
         average: the averaged network; `net` itself where average_decay is 0. A network of its own,
@@ -50,11 +48,13 @@ class Classifier(LightningModule):
         mixing: tuple[float, float],
         preprocess: Preprocess,
         seed: int,
+        class_weights: Tensor | None = None,
     ):
         super().__init__()
         self.net, self.config = net, config
         self.augment, self.mixing = augment, mixing
         self.preprocess, self.seed = preprocess, seed
+        self.register_buffer("class_weights", class_weights, persistent=False)
         self.average = net
         if config.average_decay:
             self.average = copy.deepcopy(net).requires_grad_(False)
@@ -70,6 +70,8 @@ class Classifier(LightningModule):
     def on_train_batch_start(self, batch, batch_idx: int) -> None:
         """All chance in a batch follows from its place, so no generator's state need be saved."""
         torch.manual_seed(mix(self.seed, self.global_rank, self.current_epoch, batch_idx))
+        if self.config.head_epochs:
+            freeze_all_but_head(self.net, self.current_epoch < self.config.head_epochs)
 
     def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
         images, labels = batch
@@ -82,11 +84,25 @@ class Classifier(LightningModule):
                 images, labels, mixup=mixup, cutmix=cutmix, num_classes=classes
             )
         logits = self.net(images).float()  # (B, C)
-        loss = F.cross_entropy(logits, targets, label_smoothing=self.config.label_smoothing)
+        loss = self.loss(logits, targets)
         with torch.no_grad():
             correct = (logits.argmax(dim=1) == labels).sum()
             self.sums += torch.stack([loss * len(labels), correct, correct.new_tensor(len(labels))])
         return loss
+
+    def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """Mean cross-entropy of logits (B, C) for classes (B,) or shares of them (B, C).
+
+        With class weights w, the mean of w_y times an image's: PyTorch's own would divide by the
+        weights of the batch at hand, so that a batch of rare images alone counted no more.
+        """
+        smoothing, weights = self.config.label_smoothing, self.class_weights
+        if weights is None:
+            return F.cross_entropy(logits, targets, label_smoothing=smoothing)
+        total = F.cross_entropy(
+            logits, targets, weight=weights, label_smoothing=smoothing, reduction="sum"
+        )
+        return total / len(logits)
 
     def try_step(self, count: int, device: torch.device, precision) -> None:
         """A whole training step on blank images, to see whether memory is enough for it.
@@ -177,20 +193,11 @@ class Classifier(LightningModule):
 
     def configure_optimizers(self) -> dict:
         """AdamW (Loshchilov & Hutter 2019, arXiv 1711.05101), its rate set anew at every step."""
-        decayed, plain = [], []
-        for name, parameter in self.net.named_parameters():
-            bare = parameter.ndim < 2 or name.endswith(NEVER_DECAYED)
-            (plain if bare else decayed).append(parameter)
-        groups = [
-            {"params": decayed, "weight_decay": self.config.weight_decay},
-            {"params": plain, "weight_decay": 0.0},
-        ]
+        groups = param_groups(self.net, self.config)
+        factors = schedules(groups, int(self.trainer.estimated_stepping_batches), self.config)
         betas = (0.9, self.config.beta2)
         optimizer = torch.optim.AdamW(groups, lr=self.config.lr, betas=betas, fused=True)
-        steps = int(self.trainer.estimated_stepping_batches)
-        schedule = torch.optim.lr_scheduler.LambdaLR(
-            optimizer, lambda step: rate(step, steps, self.config)
-        )
+        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, factors)
         return {
             "optimizer": optimizer,
             "lr_scheduler": {"scheduler": schedule, "interval": "step"},
@@ -205,22 +212,6 @@ class Classifier(LightningModule):
 
     def on_train_start(self) -> None:
         self.sums = self.sums.to(self.device)
-
-
-def rate(step: int, steps: int, config: Optim) -> float:
-    """Factor on the learning rate at a step: linear warm-up, then a cosine to min_lr.
-
-    Args:
-        step: 0 for the first.
-        steps: number of all steps.
-        config: lr, min_lr, epochs and warmup_epochs.
-    """
-    warmup = min(steps, round(steps * config.warmup_epochs / config.epochs))
-    if step < warmup:
-        return (step + 1) / warmup
-    lowest = config.min_lr / config.lr if config.lr else 0.0
-    done = (step - warmup) / max(1, steps - warmup)
-    return lowest + (1 - lowest) * 0.5 * (1 + math.cos(math.pi * min(1.0, done)))
 
 
 def gather(pieces: list) -> list:

@@ -28,6 +28,7 @@ class RunFolder:
         self.path = Path(path)
         self.config = self.path / "config.yaml"  # all settings
         self.split = self.path / "split.csv"  # which image is in which part
+        self.weights = self.path / "weights.json"  # of a run with pretrained weights: what they are
         self.last = self.path / "checkpoints" / "last.ckpt"  # where a resume goes on
         self.best = self.path / "checkpoints" / "best.ckpt"  # the epoch that was chosen
         self.metrics = self.path / "metrics.csv"  # a row per epoch; equal for equal runs

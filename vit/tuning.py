@@ -21,6 +21,14 @@ from vit.model import VisionTransformer
 
 # Parameters that are no matrix of a layer: weight decay would pull them to zero for no reason.
 NEVER_DECAYED = ("pos_embed", "cls_token", "dist_token", "reg_token", "attn_pool.latent")
+# What settings that are null mean.
+DEFAULTS = {
+    "from_scratch": {"lr": 1e-3, "layer_decay": 1.0},
+    "full": {"lr": 2e-4, "layer_decay": 0.75},
+    "probe": {"lr": 0.0, "layer_decay": 1.0},
+    "head_then_full": {"lr": 2e-4, "layer_decay": 0.75},
+    "lora": {"lr": 1e-3, "layer_decay": 1.0},
+}
 EMBEDDING = ("cls_token", "dist_token", "reg_token", "pos_embed", "patch_embed", "norm_pre")
 
 

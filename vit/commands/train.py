@@ -46,13 +46,18 @@ class Run:
 
 @dataclass
 class Assembly:
-    """The parts of a training run, wired."""
+    """The parts of a training run, wired.
+
+    Args:
+        source: the pretrained weights it starts from, in words; empty from scratch.
+    """
 
     folder: RunFolder
     config: Config
     data: "ImageData"
     classifier: "Classifier"
     trainer: "Trainer"
+    source: str = ""
 
 
 def train(name: str = "quickstart", **overrides: Any) -> Run:
@@ -114,26 +119,30 @@ def assemble(config: Config, folder: RunFolder, resumed: bool = False) -> Assemb
     """
     import torch
 
-    from vit import loggers
+    from vit import loggers, origin, tuning
     from vit.augment import Augment
+    from vit.balance import class_weights
     from vit.callbacks import Recorder, ShowProgress, StopOnSignal
     from vit.classifier import Classifier
     from vit.data import ImageData
-    from vit.images import Preprocess
     from vit.loaders import mix
-    from vit.model import Architecture, VisionTransformer
 
-    architecture = Architecture.from_dict(vars(config.model))
-    preprocess = Preprocess(size=architecture.img_size, fit=config.data.fit)
-    config = resolve(config, architecture)
-    data = ImageData(config.data, preprocess, config.run.seed)
+    start = origin.of(config, folder)
+    config = resolve(origin.filled(config, start), start.architecture)
+    data = ImageData(config.data, start.preprocess, config.run.seed)
     classes = data.scan(folder.split if resumed else None)
+    config = replace(config, data=data.config)
+    origin.warn_of_few(config, len(data.of("train")))
     torch.manual_seed(mix(config.run.seed))
-    net = VisionTransformer(architecture, num_classes=len(classes))
+    net = tuning.prepare(start.network(classes), config.model)
     net.use_attention(config.model.attention)
     varied = Augment(**{one.name: getattr(config.data, one.name) for one in fields(Augment)})
+    varied = data.on_device(varied)
     mixing = (config.data.mixup, config.data.cutmix)
-    classifier = Classifier(net, config.optim, varied, mixing, preprocess, config.run.seed)
+    weights = class_weights(data.of("train"), classes) if config.data.balance == "loss" else None
+    classifier = Classifier(
+        net, config.optim, varied, mixing, start.preprocess, config.run.seed, weights
+    )
     if config.run.compile:
         net.compile()  # in place: names in checkpoints stay what they are
     recorder = Recorder(folder, config.run.checkpoint_steps, config.optim.patience)
@@ -142,8 +151,9 @@ def assemble(config: Config, folder: RunFolder, resumed: bool = False) -> Assemb
     trainer = make_trainer(config, [recorder, shown, StopOnSignal(recorder)], logger)
     if not resumed and trainer.is_global_zero:
         data.write_split(folder.split)
+        start.write(folder)
         runs.write_whole(folder.config, settings.as_yaml(config).encode())
-    return Assembly(folder, config, data, classifier, trainer)
+    return Assembly(folder, config, data, classifier, trainer, start.source)
 
 
 def resolve(config: Config, architecture) -> Config:
@@ -269,17 +279,21 @@ def explain_memory(parts: Assembly) -> str:
 
 def describe(parts: Assembly) -> str:
     """One line for the start: images, network, machine."""
+    from vit.tuning import trained
+
     data, net, config = parts.data, parts.classifier.net, parts.config
     counts = ", ".join(
         f"{len(data.of(part)):,} {words}"
         for part, words in (("train", "training"), ("val", "validation"), ("test", "test"))
     )
     tokens = net.num_prefix_tokens + net.patch_embed.num_patches
-    parameters = sum(p.numel() for p in net.parameters())
-    device = parts.trainer.strategy.root_device.type
+    total, learning = sum(p.numel() for p in net.parameters()), trained(net, config.model.tune)
+    part = f", {learning:,} of them trained ({config.model.tune})" if learning != total else ""
+    trainer = parts.trainer
+    device = trainer.strategy.root_device.type
     return (
-        f"{counts} images in {len(data.classes)} classes; {parameters:,} parameters, {tokens} tokens; "
-        f"{device}, {config.run.precision} bit, {config.model.attention} attention; {parts.folder.path}"
+        f"{counts} images in {len(data.classes)} classes; {total:,} parameters{part}, {tokens} tokens; "
+        f"{data.storage(trainer.world_size // trainer.num_nodes)}; {device}, {config.run.precision} bit, {config.model.attention} attention; {parts.folder.path}"
     ).replace("bf16 bit", "bf16")
 
 
