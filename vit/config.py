@@ -332,12 +332,13 @@ class UniqueKeys(yaml.SafeLoader):
     """Safe YAML that refuses a key given twice, of which YAML would silently take the second."""
 
     def construct_mapping(self, node, deep=False):
-        keys = [self.construct_object(key, deep) for key, _ in node.value]
-        for key, (named, _) in zip(keys, node.value, strict=True):
-            if keys.count(key) > 1:
-                raise yaml.constructor.ConstructorError(
-                    None, None, f'"{key}" is given twice', named.start_mark
-                )
+        seen = set()
+        for named, _ in node.value:
+            key = self.construct_object(named, deep)
+            if key in seen:
+                said = f'"{key}" is given twice'
+                raise yaml.constructor.ConstructorError(None, None, said, named.start_mark)
+            seen.add(key)
         return super().construct_mapping(node, deep)
 
 
