@@ -523,3 +523,36 @@ def test_validation_may_be_switched_off(tmp_path):
     run = train.start(tiny(tmp_path, trainer__limit_val_batches=0))
     assert (run.summary["val"], run.summary["best_epoch"]) == ({}, 2)
     assert run.summary["test"]["count"] == 360
+
+
+INTERRUPTED_IN_TEST = """
+import os, signal, sys
+from lightning.pytorch import Callback
+from vit import cli
+from vit.commands import train
+
+class CtrlC(Callback):
+    def on_test_batch_start(self, *_):
+        os.kill(os.getpid(), signal.SIGINT)
+
+make = train.make_trainer
+train.make_trainer = lambda config, callbacks, *rest: make(config, [*callbacks, CtrlC()], *rest)
+sys.exit(cli.train(sys.argv[1:]))
+"""
+
+
+def test_ctrl_c_in_the_final_test_says_how_to_go_on(tmp_path, command):
+    words = ["--run.root", tmp_path, "--optim.epochs", "1", "--model.depth", "1"]
+    done = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED_IN_TEST, *map(str, words)],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=Path(__file__).parents[1],
+    )
+    folder = tmp_path / "quickstart" / "1"
+    assert done.returncode == 130, done.stderr
+    assert f"python train.py --resume {folder}" in done.stderr and "Traceback" not in done.stderr
+    command("--resume", folder)
+    summary = json.loads((folder / "summary.json").read_text())
+    assert summary["test"]["count"] == 360

@@ -6,6 +6,8 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from lightning.pytorch import Callback, Trainer
@@ -28,6 +30,20 @@ class Stopped(Exception):
     def __init__(self, number: int, folder: Path):
         super().__init__(signal.Signals(number).name)
         self.number, self.folder = number, folder
+
+
+@contextmanager
+def interrupted(folder: RunFolder) -> Iterator[None]:
+    """Ctrl-C outside of training's own handlers, as in the final test, is `Stopped` as well.
+
+    Lightning makes exit code 1 of it, without a word; all that a resume needs is on disk already.
+    """
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit) as stop:
+        if isinstance(stop, SystemExit) and not isinstance(stop.__context__, KeyboardInterrupt):
+            raise
+        raise Stopped(signal.SIGINT, folder.path) from stop
 
 
 class Recorder(Callback):

@@ -234,6 +234,7 @@ def make_trainer(config: Config, callbacks: list, logger) -> "Trainer":
 
 def carry_out(parts: Assembly) -> Run:
     """Trains, chooses the best epoch, tests it once, and writes model, summary and pictures."""
+    from vit.callbacks import interrupted
     from vit.commands.finish import finish
 
     folder = parts.folder
@@ -242,16 +243,21 @@ def carry_out(parts: Assembly) -> Run:
     last = folder.last if folder.last.is_file() else None
     if last and not zipfile.is_zipfile(last):
         raise ValueError(f"{last} is damaged: the run cannot go on from it; start a new one")
-    if fit(parts, last):
-        return Run(folder.path, finish(parts))
+    with interrupted(folder):
+        if fit(parts, last):
+            return Run(folder.path, finish(parts))
     raise MemoryError(explain_memory(parts))
 
 
 def fit(parts: Assembly, checkpoint: Path | None) -> bool:
     """Trains; False where memory ran out. Returning drops the error, whose frames hold tensors."""
+    from vit.commands.fit_probe import fit_probe
     from vit.memory import ran_out
 
     try:
+        if parts.config.model.tune == "probe":
+            fit_probe(parts)
+            return True
         parts.trainer.fit(parts.classifier, parts.data, ckpt_path=checkpoint, weights_only=True)
     except Exception as error:
         if not ran_out(error):
@@ -287,13 +293,14 @@ def describe(parts: Assembly) -> str:
         for part, words in (("train", "training"), ("val", "validation"), ("test", "test"))
     )
     tokens = net.num_prefix_tokens + net.patch_embed.num_patches
-    total, learning = sum(p.numel() for p in net.parameters()), trained(net, config.model.tune)
+    total, learning = sum(p.numel() for p in net.parameters()), trained(net)
     part = f", {learning:,} of them trained ({config.model.tune})" if learning != total else ""
     trainer = parts.trainer
     device = trainer.strategy.root_device.type
     return (
         f"{counts} images in {len(data.classes)} classes; {total:,} parameters{part}, {tokens} tokens; "
-        f"{data.storage(trainer.world_size // trainer.num_nodes)}; {device}, {config.run.precision} bit, {config.model.attention} attention; {parts.folder.path}"
+        f"{data.storage(trainer.world_size // trainer.num_nodes)}; {device}, {config.run.precision} "
+        f"bit, {config.model.attention} attention; {parts.folder.path}"
     ).replace("bf16 bit", "bf16")
 
 
@@ -379,5 +386,6 @@ def report(run: Run) -> None:
         if score := summary.get(part):
             line = f"{words}: top-1 {score['top1']:.2%} ({score['correct']} of {score['count']})"
             print(f"{line}, nll {score['nll']:.4f}")
-    print(f"best epoch {summary['best_epoch']}, {summary['seconds']:.0f} s of training")
+    chosen = f"epoch {summary['best_epoch']}" if "l2" not in summary else f"L2 {summary['l2']:g}"
+    print(f"best {chosen}, {summary['seconds']:.0f} s of training")
     print(f"model, tables and pictures: {run.path}", flush=True)
