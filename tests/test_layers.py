@@ -9,27 +9,27 @@ import pytest
 
 PACKAGE = Path(__file__).parents[1] / "vit"
 LEVELS = [
-    "config items runs",
+    "config items runs near",
     "architecture attention patch_embed colour image_operations overlay metrics lettering",
     "class_names rows commands.progress formats auto_augment calibration pieces typeset marks",
     "images layout tables augment blocks pooling memory loggers sheet",
     "archives folder model normalise recognise catalogue timm_config legend canvas video",
     "weights lora page captions",
     "attention_rows datasets scan layouts",
-    "sinks gradients attention_maps head_maps",
-    "class_maps",
-    "explain",
-    "loaders photos figures tuning balance",
-    "stream",
-    "data classifier probe inference score_figures",
+    "sinks gradients attention_maps head_maps survey",
+    "class_maps giveaway",
+    "explain findings",
+    "loaders photos figures tuning balance copies",
+    "stream checkup",
+    "data classifier probe inference score_figures probe_figure contact_sheet",
     "model_file evaluation result_pictures",
     "pretrained export looking",
     "model_source views origin",
     "callbacks commands.finish commands.options depict",
-    "filming",
+    "filming commands.fit_probe",
     "attending",
     "commands.train commands.predict commands.export commands.evaluate commands.attend",
-    "commands.runs commands.models",
+    "commands.runs commands.models commands.check",
     "cli",
     "__main__",
 ]
@@ -37,6 +37,7 @@ LEVEL = {name: level for level, names in enumerate(LEVELS) for name in names.spl
 # For annotations alone, under `if TYPE_CHECKING:`; never executed.
 FOR_TYPES = {
     ("commands.finish", "commands.train"),
+    ("commands.fit_probe", "commands.train"),
     ("inference", "model_file"),
     ("evaluation", "model_file"),
 }

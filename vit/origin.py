@@ -163,7 +163,9 @@ def filled(config: Config, origin: Origin) -> Config:
         weights = model.weights
         if not weights.startswith(PREFIX):
             weights = str(Path(weights).absolute())
-        data = replace(config.data, **UNVARIED) if model.tune == "probe" else config.data
+        data = config.data
+        if model.tune == "probe":
+            data, optim = replace(data, **UNVARIED), replace(optim, average_decay=0.0)
         return replace(config, data=data, optim=optim, model=replace(model, weights=weights))
     sizes = {name: getattr(origin.architecture, name) for name in FROM_SCRATCH}
     sizes |= {name: value for name, value in vars(model).items() if value is not None}

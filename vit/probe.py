@@ -19,9 +19,10 @@ from vit.metrics import Predictions
 from vit.model import VisionTransformer
 from vit.tuning import head_of
 
-# Tried from the strongest on, each from where the one before it ended.
-STRENGTHS = (1.0, 0.3, 0.1, 0.03, 0.01, 3e-3, 1e-3, 3e-4, 1e-4)
-WITHOUT_VALIDATION = 0.1
+# Tried from the strongest on, each from where the one before it ended. On photo sets of 45 to 400
+# images, with DINOv2's features, 0.03 was the best or within two points of it.
+STRENGTHS = (3.0, 1.0, 0.3, 0.1, 0.03, 0.01, 3e-3, 1e-3, 3e-4, 1e-4)
+WITHOUT_VALIDATION = 0.03
 STEPS = 1000  # at most; a few dozen are usual
 
 

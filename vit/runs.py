@@ -41,6 +41,10 @@ class RunFolder:
         """Whether the run came to its end."""
         return self.summary.is_file()
 
+    def features(self, part: str) -> Path:
+        """Where a probe keeps the features of a part's images: float32 (n, F), as `split.csv`."""
+        return self.path / "checkpoints" / f"features_{part}.npy"
+
     def picture(self, name: str) -> Path:
         """Where the picture `name` goes."""
         return self.path / f"{name}.png"

@@ -35,7 +35,7 @@ EMBEDDING = ("cls_token", "dist_token", "reg_token", "pos_embed", "patch_embed",
 def prepare(net: VisionTransformer, model: Model) -> VisionTransformer:
     """Freezes and adds what the mode of tuning asks for; returns net."""
     if model.tune == "probe":
-        return net.requires_grad_(False)
+        freeze_all_but_head(net, True)
     if model.tune == "lora":
         return lora.adapt(net, model.lora_rank, model.lora_alpha)
     return net
@@ -46,10 +46,8 @@ def head_of(net: VisionTransformer) -> list[nn.Module]:
     return [head for head in (net.head, net.head_dist) if head is not None]
 
 
-def trained(net: VisionTransformer, tune: str) -> int:
-    """How many parameters the mode changes."""
-    if tune == "probe":
-        return sum(p.numel() for head in head_of(net) for p in head.parameters())
+def trained(net: VisionTransformer) -> int:
+    """How many parameters learn."""
     return sum(p.numel() for p in net.parameters() if p.requires_grad)
 
 

@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from vit import explain, figures, loggers, model_file, runs
+from vit import explain, figures, loggers, lora, model_file, runs
 from vit.loaders import Part, mix
 from vit.metrics import Predictions
+from vit.probe import WITHOUT_VALIDATION
+from vit.probe_figure import strengths
 from vit.result_pictures import draw_results
+from vit.tuning import trained
 
 if TYPE_CHECKING:
     from vit.commands.train import Assembly
@@ -33,11 +36,13 @@ def finish(parts: "Assembly") -> dict:
     judged = {part: judge(parts, part) for part in ("val", "test") if parts.data.of(part)}
     judged = {part: one for part, one in judged.items() if one}  # limit_val_batches 0: nothing
     parts.data.close()
-    warn_of_missing(judged)
+    warn_of_missing(judged, parts.config.model.tune)
+    best, learning = best["callbacks"]["Recorder"]["best"], trained(parts.classifier.net)
+    lora.merge(parts.classifier.average)
     temperature = judged["val"].fit_temperature() if "val" in judged else 1.0
     if not parts.trainer.is_global_zero:
         return {}
-    summary = summarise(parts, judged, temperature, best["callbacks"]["Recorder"]["best"]["epoch"])
+    summary = summarise(parts, judged, temperature, best) | {"trained_parameters": learning}
     results = {part: summary[part] for part in ("test", "val")}
     scores = {f"{part}_{name}": v for part, one in results.items() for name, v in one.items()}
     loggers.log(parts.trainer.loggers, scores, summary["global_step"])
@@ -72,16 +77,17 @@ def judge(parts: "Assembly", part: str) -> Predictions | None:
     return parts.classifier.predictions
 
 
-def warn_of_missing(judged: dict[str, Predictions]) -> None:
+def warn_of_missing(judged: dict[str, Predictions], tune: str) -> None:
     """Says what a missing part means for the results."""
     if "val" not in judged:
-        log.warning("no validation part: the last epoch is taken")
+        taken = f"L2 strength {WITHOUT_VALIDATION:g}" if tune == "probe" else "the last epoch"
+        log.warning("no validation part: %s is taken", taken)
     if "test" not in judged:
         log.warning("no test part: what is measured, if anything, is the validation part")
 
 
 def summarise(
-    parts: "Assembly", judged: dict[str, Predictions], temperature: float, best_epoch: int
+    parts: "Assembly", judged: dict[str, Predictions], temperature: float, best: dict
 ) -> dict:
     """The numbers of a run: results, the chosen epoch, time, sizes, versions."""
     timing = runs.read(parts.folder.timing)
@@ -91,13 +97,14 @@ def summarise(
         for part in ("test", "val")
     }
     return results | {
-        "best_epoch": best_epoch,
-        "epochs": len(timing),
+        "best_epoch": best["epoch"],
+        **({"l2": best["l2"]} if "l2" in best else {}),
+        "epochs": len(runs.read(parts.folder.metrics)),
         "global_step": torch.load(parts.folder.last, weights_only=True)["global_step"],
         "temperature": temperature,
         "seconds": round(sum(float(row["seconds"]) for row in timing), 3),
         "images_per_second": statistics.median(speeds),
-        "parameters": sum(p.numel() for p in parts.classifier.net.parameters()),
+        "parameters": sum(p.numel() for p in parts.classifier.average.parameters()),
         "images": {part: len(loaded) for part, loaded in parts.data.parts.items()},
         "seed": parts.config.run.seed,
         "threads": torch.get_num_threads(),
@@ -110,7 +117,10 @@ def draw(parts: "Assembly", judged: dict[str, Predictions], temperature: float) 
     folder = parts.folder
     name = f"{folder.path.parent.name}/{folder.path.name}"
     rows, timing = runs.read(folder.metrics), runs.read(folder.timing)
-    figures.curves(rows, folder.picture("curves"), f"{name}: training", timing)
+    if parts.config.model.tune == "probe":
+        strengths(rows, folder.picture("curves"), f"{name}: a linear head on frozen features")
+    else:
+        figures.curves(rows, folder.picture("curves"), f"{name}: training", timing)
     draw_batch(parts, f"{name}: training images as the network sees them")
     part = next((part for part in ("test", "val") if part in judged), "train")
     if part in judged:
