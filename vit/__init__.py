@@ -15,6 +15,7 @@ _HOME = {
     "from_timm": "vit.pretrained",
     "load": "vit.model_source",
     "save": "vit.model_file",
+    "check": "vit.checkup",
     "train": "vit.commands.train",
     "rollout": "vit.explain",
     "overlay": "vit.overlay",

@@ -18,6 +18,7 @@ COMMANDS = {
     "predict": "what a trained network says of photos, a row for each",
     "evaluate": "score a trained network on labelled photos",
     "attend": "see on photos where a network looks",
+    "check": "look a folder of photos over before training",
     "export": "write a trained network for other programs, as ONNX or torch.export",
     "models": "list the pretrained networks that can be used",
     "runs": "one table of all runs",
