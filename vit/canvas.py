@@ -70,7 +70,7 @@ class Canvas:
         if style.grid:
             picture = gridded(picture, heat.shape, self.affine)
         picture = outlined(picture, outliers, self.affine)
-        return picture if chosen is None else outlined(picture, [chosen], self.affine, CHOSEN)
+        return picture if chosen is None else outlined(picture, [chosen], self.affine, CHOSEN, 2)
 
 
 def canvas(photo: Photo, affine: np.ndarray, size: int | str | None = None) -> Canvas:

@@ -10,6 +10,22 @@ from vit.legend import Answer, percent_of
 from vit.overlay import LEAST_TOP, MASS_BELOW_TOP, times_the_mean
 
 FLAT = 0.1  # a map all of whose patches are within this share of the mean shows nothing
+MEANINGS = {
+    "rollout": "Rollout: the attention of these layers followed back from {reader} to the patches.",
+    "raw": "Attention: the share of what {reader} reads that comes from each patch.",
+    "generic": "Generic attribution: attention that raises the score of the class, followed back "
+    "through the layers from {reader} (Chefer et al. 2021).",
+    "legrad": "LeGrad: how much more attention to a patch would raise the score of the class, mean "
+    "of the layers (Bousselham et al. 2024).",
+    "gradcam": "Attention GradCAM: what {reader} reads, each head counted as it raises the score of "
+    "the class.",
+}
+READERS = {
+    "token": "the class token",
+    "distilled": "the class and distillation token",
+    "avg": "all patches together",
+    "map": "the pooling query",
+}
 NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 
 
@@ -107,6 +123,12 @@ def of_network(name: str, source: str, architecture: Architecture) -> str:
         f"Network: {name}{weights}, {architecture.depth} layers of {architecture.num_heads} heads, "
         f"reads {height} x {width} pixels as {rows} x {cols} patches (rows x columns)."
     )
+
+
+def of_method(method: str, architecture: Architecture, query: tuple[int, int] | None) -> str:
+    """What a map of the method is, in a sentence."""
+    reader = "that patch" if query is not None else READERS[architecture.global_pool]
+    return MEANINGS[method].format(reader=reader)
 
 
 def counted(number: int) -> str:

@@ -21,7 +21,7 @@ from vit.explain import Explanation
 from vit.images import Fitted, Photo, fit
 from vit.layouts import ONE_EACH, Map, common_top, painted
 from vit.legend import Text
-from vit.looking import Question, asked, for_class, mass_of, outlined
+from vit.looking import Question, asked, for_class, mass_of, named, outlined
 from vit.model_file import TrainedModel
 from vit.normalise import normalise
 from vit.page import Panel, page
@@ -187,9 +187,8 @@ def words(
 ) -> Text:
     """All that is written around the frames."""
     one, question = made.first, made.question
-    label = (
-        f"{one.label}{for_class(model, one, question)}, one scale over {len(made.seconds)} frames"
-    )
+    label = named(one, question, len(model.net.blocks)) + for_class(model, one, question)
+    label += f", one scale over {len(made.seconds)} frames"
     seen = Seen([made.map(0)], [one], ONE_EACH, label, mass_of(one.method), made.notes)
     return worded(model, Loaded(path, made.fitted, photo), question, drawing, [], seen, top)
 

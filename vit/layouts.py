@@ -19,6 +19,7 @@ BLOCK = (
     1680,
     1200,
 )  # (width, height) in pixels that panels together keep to, unless a size is asked
+WIDE = 2  # times as wide as high: its parts stand below each other
 LEAST_PANEL = 96  # long side of one of very many, pixels
 
 
@@ -85,6 +86,8 @@ def compose(
     """
     count = 3 if arrangement.parts else len(maps)
     columns = arrangement.columns or columns_for(count, photo.height, photo.width)
+    if arrangement.parts:
+        columns = 1 if photo.width > WIDE * photo.height else 3
     size = size or panel_size(count, columns, photo.height, photo.width)
     drawn = canvas(photo, affine, size)
     top = common_top(maps) if top is None else top
@@ -127,12 +130,12 @@ def headed(one: Map, count: int) -> str:
 
 
 def columns_for(count: int, height: int, width: int) -> int:
-    """Panels beside each other so that a page of `count` is about 1.4 times as wide as high."""
+    """Panels beside each other so that `count` of them are about 1.8 times as wide as high."""
 
     def off(columns: int) -> float:
         rows = math.ceil(count / columns)
         empty = rows * columns - count
-        return abs(math.log(columns * width / (rows * height) / 1.4)) + empty / count
+        return abs(math.log(columns * width / (rows * height) / 1.8)) + empty / count
 
     return min(range(1, count + 1), key=off)
 

@@ -1,7 +1,7 @@
 """What stands with the panels of a page: colour bar, the network's answers, how to read it all."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -9,6 +9,7 @@ from vit.overlay import colour_map
 from vit.sheet import Sheet
 from vit.typeset import FAINT, Line, fitted, measured
 
+LEFT, ASIDE = 44, 76  # em: width of the colour bar; of a page whose answers stand right of it
 BAR = (0x33, 0x55, 0x7A)  # bars of probabilities
 TRACK = (0xE6, 0xE6, 0xE6)
 TICK = (0x5A, 0x5A, 0x5A)
@@ -44,21 +45,28 @@ class Text:
 
 def legend(sheet: Sheet, text: Text, top: float | None) -> None:
     """What stands below the panels: colour bar, what the network says, how to read it."""
+    aside = sheet.width >= ASIDE * sheet.em and text.answers  # room for two columns
+    left = replace(sheet, width=LEFT * sheet.em) if aside else sheet
+    if aside:
+        indent = (LEFT + 3) * sheet.em
+        right = replace(sheet, left=sheet.left + indent, width=sheet.width - indent)
+        set_answers(right, text.answers)
     if top is not None:
-        colour_bar(sheet, top, text.unit)
-    if text.answers:
-        set_answers(sheet, text.answers)
-    sheet.skip(0.7)
+        colour_bar(left, top, text.unit)
+    if text.answers and not aside:
+        set_answers(left, text.answers)
+    left.skip(0.7)
     for paragraph in text.caption:
-        sheet.write(paragraph, 0.85, colour=FAINT)
-        sheet.skip(0.2)
+        left.write(paragraph, 0.85, colour=FAINT)
+        left.skip(0.2)
+    sheet.y = max(left.y, right.y if aside else 0)
 
 
 def colour_bar(sheet: Sheet, top: float, unit: str) -> None:
     """The scale from 0 to the top, an arrow for what lies above it, and what its numbers mean."""
     em = sheet.em
     sheet.skip(1.0)
-    width, height = min(sheet.width, 44 * em), round(0.9 * em)
+    width, height = min(sheet.width, LEFT * em), round(0.9 * em)
     inner = width - height  # the arrow is as long as it is high
     colours = np.full((height, width, 3), 255, np.uint8)
     colours[:, :inner] = colour_map()[np.linspace(0, 255, inner).round().astype(int)]

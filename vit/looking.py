@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from vit.captions import of_outliers, of_prefix
+from vit.captions import of_method, of_outliers, of_prefix
 from vit.explain import METHOD, Explanation, explain
 from vit.layouts import Map
 from vit.legend import Answer
@@ -126,6 +126,18 @@ def map_of(explanation: Explanation, question: Question, heading: str = "") -> M
     return Map(heat, heading, outliers, question.patch)
 
 
+def named(one: Explanation, question: Question, depth: int) -> str:
+    """What a map is called, and how far a rollout is the paper's.
+
+    Args:
+        depth: layers of the network.
+    """
+    plain = question.heads == "mean" and not question.discard and question.sinks != "exclude"
+    if one.method != "rollout" or not plain or depth == 1:
+        return one.label
+    return one.label + (" (the paper's)" if len(one.layers) == depth else " (the paper takes all)")
+
+
 def mass_of(method: str) -> str:
     """What a method spreads over the patches."""
     return "relevance" if method in FOR_A_CLASS else "attention"
@@ -135,6 +147,7 @@ def notes_of(model: TrainedModel, one: Explanation, question: Question) -> tuple
     """What of a map is not on the photo, and what is outlined."""
     mass, outliers = mass_of(one.method), int(one.outliers[0].sum())
     notes = (
+        of_method(one.method, model.net.architecture, question.patch),
         of_prefix(float(one.prefix_share[0]), model.net.architecture, mass),
         of_outliers(float(one.outlier_share[0]), outliers, question.sinks, mass),
     )
@@ -146,7 +159,7 @@ def for_class(model: TrainedModel, one: Explanation, question: Question) -> str:
     if one.targets is None:
         return ""
     name = model.classes[int(one.targets[0])]
-    return f' for "{name}"' + ("" if question.targets else ", what it says")
+    return f' for "{name}"' + ("" if question.targets else ", its answer")
 
 
 def outlined(maps: list[Map]) -> tuple[str, ...]:

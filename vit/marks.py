@@ -31,8 +31,13 @@ def outlined(
     patches: Iterable[tuple[int, int]],
     affine: np.ndarray,
     colour: tuple[int, int, int] = OUTLIER,
+    thick: float = 1.0,
 ) -> np.ndarray:
-    """The picture (height, width, 3) with a line around each group of patches (row, column)."""
+    """The picture (height, width, 3) with a line around each group of patches (row, column).
+
+    Args:
+        thick: times the usual width of a line.
+    """
     chosen = {(int(row), int(col)) for row, col in patches}
     segments = [
         ((col + x0, row + y0), (col + x1, row + y1))
@@ -40,7 +45,7 @@ def outlined(
         for (x0, y0), (x1, y1), (down, along) in SIDES
         if (row + down, col + along) not in chosen
     ]
-    width = line_width(picture)
+    width = round(thick * line_width(picture, affine)) or 1
     cased = drawn(picture, segments, affine, (0, 0, 0), width + 2 * math.ceil(width / 2))
     return drawn(cased, segments, affine, colour, width)
 
@@ -53,9 +58,10 @@ def gridded(picture: np.ndarray, shape: tuple[int, int], affine: np.ndarray) -> 
     return drawn(picture, across + down, affine, GRID, 1)
 
 
-def line_width(picture: np.ndarray) -> int:
-    """Pixels: two on a picture of 512, in proportion on larger ones."""
-    return max(1, round(max(picture.shape[:2]) / 300))
+def line_width(picture: np.ndarray, affine: np.ndarray) -> int:
+    """Pixels: two on a picture of 512, in proportion on larger ones, less on small patches."""
+    patch = math.sqrt(abs(np.linalg.det(affine[:, :2])))
+    return max(1, min(round(max(picture.shape[:2]) / 300), int(patch / 8)))
 
 
 def drawn(

@@ -58,19 +58,20 @@ def page(
     rows = [panels[start : start + columns] for start in range(0, len(panels), columns)]
     em = letter_size(rows)
     names = math.ceil(max((measured(name, em) + em for name in row_names), default=0))
-    block = names + max(row_width(row, gap_of(em)) for row in rows)
+    gap = round((0.35 if row_names else 0.7) * em)
+    block = names + max(row_width(row, gap) for row in rows)
     beside = block < NARROW * em  # the rest stands right of the panels, not below them
-    width = block + gap_of(em) + BESIDE * em if beside else max(block, LEAST_WIDTH * em)
+    width = block + gap + BESIDE * em if beside else max(block, LEAST_WIDTH * em)
     sheet = Sheet(em, round(1.4 * em), width, y=1.0 * em)
     sheet.write(text.title, 1.5, bold=True)
     if text.lead:
         sheet.write(text.lead, 1.1)
     start, boxes = sheet.y, []
     for row, name in zip_longest(rows, row_names, fillvalue=""):
-        boxes += set_row(sheet, row, name, names)
+        boxes += set_row(sheet, row, gap, name, names)
     below = sheet
     if beside:
-        left = sheet.left + block + 2 * gap_of(em)
+        left = sheet.left + block + 2 * gap
         below = replace(sheet, left=left, width=sheet.left + width - left, y=start)
     legend(below, text, top)
     sheet.y = max(sheet.y, below.y)
@@ -84,26 +85,22 @@ def letter_size(rows: list[list[Panel]]) -> int:
     return round(min(max(math.sqrt(width * height) / 52, LEAST_EM), MOST_EM))
 
 
-def gap_of(em: int) -> int:
-    """Between panels, pixels."""
-    return round(0.7 * em)
-
-
 def row_width(row: list[Panel], gap: int) -> int:
     """Of the panels beside each other, pixels."""
     return sum(panel.pixels.shape[1] for panel in row) + gap * (len(row) - 1)
 
 
 def set_row(
-    sheet: Sheet, row: list[Panel], name: str, names: int
+    sheet: Sheet, row: list[Panel], gap: int, name: str, names: int
 ) -> list[tuple[int, int, int, int]]:
     """Panels beside each other below their headings; returns their boxes.
 
     Args:
+        gap: between them, pixels.
         name: of the row, left of it.
         names: the width that is left for it, pixels.
     """
-    sheet.skip(0.7 if any(panel.heading for panel in row) or not names else 0.35)
+    sheet.y = math.ceil(sheet.y + gap)
     headings = [wrapped(panel.heading, panel.pixels.shape[1], sheet.em)[:2] for panel in row]
     deep = max(
         len(lines) if panel.heading else 0 for panel, lines in zip(row, headings, strict=True)
@@ -118,6 +115,6 @@ def set_row(
             y = below - (0.35 + number * LINE_HEIGHT) * sheet.em
             sheet.lines.append(Line(line, x, y, sheet.em))
         boxes.append(sheet.paste(panel.pixels, x, below))
-        x += panel.pixels.shape[1] + gap_of(sheet.em)
+        x += panel.pixels.shape[1] + gap
     sheet.y = max(box[3] for box in boxes)
     return boxes

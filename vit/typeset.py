@@ -40,14 +40,25 @@ class Line:
 
 def wrapped(text: str, width: float, size: float, bold: bool = False) -> list[str]:
     """The text in lines no wider than `width`; a word that is wider loses its middle."""
-    lines: list[str] = []
-    for word in with_glyphs(" ".join(str(text).split())).split(" "):
-        longer = f"{lines[-1]} {word}" if lines else word
-        if lines and measured(longer, size, bold) <= width:
-            lines[-1] = longer
-        else:
-            lines.append(fitted(word, width, size, bold))
+    words = with_glyphs(" ".join(str(text).split())).split(" ")
+    lines = []
+    while words:
+        count = fitting(words, width, size, bold)
+        lines.append(" ".join(words[:count]) if count else fitted(words[0], width, size, bold))
+        del words[: count or 1]
     return lines
+
+
+def fitting(words: list[str], width: float, size: float, bold: bool) -> int:
+    """How many of the first words stand on one line of that width."""
+    space = measured("n n", size, bold) - 2 * measured("n", size, bold)
+    total, count = -space, 0
+    while count < len(words) and total <= width:
+        total += space + measured(words[count], size, bold)
+        count += 1
+    while count and measured(" ".join(words[:count]), size, bold) > width:
+        count -= 1
+    return count
 
 
 def fitted(text: str, width: float, size: float, bold: bool = False) -> str:
@@ -55,13 +66,19 @@ def fitted(text: str, width: float, size: float, bold: bool = False) -> str:
     text = with_glyphs(" ".join(str(text).split()))
     if measured(text, size, bold) <= width:
         return text
-    most = letters(text)
-    while most > 3:
-        most -= 1
-        cut = short(text, most).replace(r"\$", "$")
-        if measured(cut, size, bold) <= width:
-            return cut
-    return "…"
+    fits, too_many = 1, letters(text)  # letters that are kept
+    while too_many - fits > 1:
+        middle = (fits + too_many) // 2
+        if measured(unescaped(short(text, middle)), size, bold) <= width:
+            fits = middle
+        else:
+            too_many = middle
+    return unescaped(short(text, fits))
+
+
+def unescaped(text: str) -> str:
+    """A text of `short` without the escapes that `literal` adds again."""
+    return text.replace(r"\$", "$")
 
 
 @lru_cache(maxsize=4096)

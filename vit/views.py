@@ -4,9 +4,11 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from vit.captions import of_method
 from vit.explain import METHOD, Explanation, layers_of
 from vit.head_maps import head_maps
 from vit.layouts import Arrangement, Map
+from vit.legend import percent_of
 from vit.looking import (
     FOR_A_CLASS,
     Question,
@@ -15,6 +17,7 @@ from vit.looking import (
     for_class,
     map_of,
     mass_of,
+    named,
     notes_of,
     outlined,
     own_layers,
@@ -64,7 +67,7 @@ def single(model: TrainedModel, pixels: Tensor, question: Question, said: list) 
     if len(question.targets) > 1:
         return classes(model, pixels, question, said)
     one = asked(model, pixels, question)
-    label = one.label + for_class(model, one, question)
+    label = named(one, question, len(model.net.blocks)) + for_class(model, one, question)
     arrangement = Arrangement(parts=question.layout == "panels")
     return Seen(
         [map_of(one, question)],
@@ -85,17 +88,20 @@ def depth(model: TrainedModel, pixels: Tensor, question: Question, said: list) -
     for count, one in zip(counts, explanations, strict=True):
         heading = "the last layer" if count == 1 else f"the last {count} layers"
         if count == whole:
-            heading = f"all {whole} layers" + ", the paper's" * (question.method == "rollout")
+            heading = f"all {whole} layers" + " (the paper's)" * (question.method == "rollout")
         maps.append(map_of(one, question, with_outliers(heading, one, question)))
     words = METHOD[question.method].words
     label = f"{words} over ever more of its {whole} layers"
-    return Seen(maps, explanations, Arrangement(), label, mass_of(question.method), outlined(maps))
+    notes = (of_method(question.method, model.net.architecture, question.patch), *outlined(maps))
+    return Seen(maps, explanations, Arrangement(), label, mass_of(question.method), notes)
 
 
 def with_outliers(heading: str, one: Explanation, question: Question) -> str:
     """A heading with the share of outlier patches, where they are marked."""
     share = float(one.outlier_share[0])
-    return f"{heading} ({share:.0%} on outliers)" if question.sinks == "mark" and share else heading
+    if question.sinks != "mark" or not share:
+        return heading
+    return f"{heading}: {percent_of(share)} on outliers"
 
 
 def classes(model: TrainedModel, pixels: Tensor, question: Question, said: list) -> Seen:
@@ -110,7 +116,8 @@ def classes(model: TrainedModel, pixels: Tensor, question: Question, said: list)
         for one, target in zip(explanations, targets, strict=True)
     ]
     label = f"{explanations[0].label}, for each of {len(targets)} classes"
-    return Seen(maps, explanations, Arrangement(), label, mass_of(method), outlined(maps))
+    notes = (of_method(method, model.net.architecture, None), *outlined(maps))
+    return Seen(maps, explanations, Arrangement(), label, mass_of(method), notes)
 
 
 def methods(model: TrainedModel, pixels: Tensor, question: Question, said: list) -> Seen:
@@ -119,7 +126,8 @@ def methods(model: TrainedModel, pixels: Tensor, question: Question, said: list)
     explanations = [asked(model, pixels, question, method=name) for name in names]
     if "rollout" in names and own_layers("rollout", len(model.net.blocks)) != "all":
         explanations.append(asked(model, pixels, question, method="rollout", layers="all"))
-    maps = [map_of(one, question, one.label) for one in explanations]
+    count = len(model.net.blocks)
+    maps = [map_of(one, question, named(one, question, count)) for one in explanations]
     label = f"{len(maps)} methods on one scale"
     if said:
         target = question.targets[0] if question.targets else said[0][0]
@@ -142,7 +150,8 @@ def heads(model: TrainedModel, pixels: Tensor, question: Question, said: list) -
     names = tuple(f"layer {layer + 1}" for layer in layers)
     label = f"attention of each head in {len(layers)} of its {count} layers, the last at the bottom"
     arrangement = Arrangement(grid.shape[1], names)
-    return Seen(maps, [one], arrangement, label, notes=outlined(maps))
+    notes = (of_method("raw", model.net.architecture, question.patch), *outlined(maps))
+    return Seen(maps, [one], arrangement, label, notes=notes)
 
 
 LOOKS = {
