@@ -109,8 +109,7 @@ def random_crop(
     box = (x0 + left * x, y0 + top * y, x0 + (left + wide) * x, y0 + (top + tall) * y)
     box = (*box[:2], min(box[2], x1), min(box[3], y1))
     method = Image.Resampling[preprocess.interpolation.upper()]
-    part = photo.image.resize((width, height), method, box=box, reducing_gap=ENLARGED)
-    return np.asarray(part)
+    return np.array(photo.image.resize((width, height), method, box=box, reducing_gap=ENLARGED))
 
 
 def random_box(
