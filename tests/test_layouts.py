@@ -10,7 +10,7 @@ from vit import captions
 from vit.architecture import Architecture
 from vit.canvas import Style, canvas, drawn_size, heat_affine, patch_at
 from vit.images import Fitted, Photo
-from vit.layouts import Arrangement, Map, columns_for, common_top, compose, panel_size
+from vit.layouts import Arrangement, Map, columns_for, common_top, compose, headed, panel_size
 from vit.legend import Answer, Text, percent_of, ticks_of
 from vit.marks import GRID, OUTLIER, gridded, outlined
 from vit.overlay import LEAST_TOP, colour_map, overlay
@@ -349,6 +349,9 @@ def test_many_panels_stay_large_enough_to_be_seen():
 
 
 def test_maps_that_show_nothing_are_called_so():
+    assert headed(Map(np.zeros((3, 3)), 'for "cat"'), 2) == 'for "cat": zero on every patch'
+    assert headed(Map(np.zeros((3, 3))), 1) == "zero on every patch"
+    assert headed(Map(np.eye(3), "one"), 2) == "one" and headed(Map(np.eye(3), "one"), 1) == ""
     assert captions.remark(np.zeros((3, 3))) == "zero on every patch"
     flat = np.array([[1.0, 1.02], [0.98, 1.0]])
     assert captions.remark(flat) == "flat, every patch between 0.98 and 1.02 times the mean"

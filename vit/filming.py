@@ -187,7 +187,7 @@ def words(
 ) -> Text:
     """All that is written around the frames."""
     one, question = made.first, made.question
-    label = named(one, question, len(model.net.blocks)) + for_class(model, one, question)
+    label = named(one, question, len(model.net.blocks)) + for_class(model, one, question, [])
     label += f", one scale over {len(made.seconds)} frames"
     seen = Seen([made.map(0)], [one], ONE_EACH, label, mass_of(one.method), made.notes)
     return worded(model, Loaded(path, made.fitted, photo), question, drawing, [], seen, top)

@@ -9,7 +9,7 @@ from vit.overlay import colour_map
 from vit.sheet import Sheet
 from vit.typeset import FAINT, Line, fitted, measured
 
-LEFT, ASIDE = 44, 76  # em: width of the colour bar; of a page whose answers stand right of it
+LEFT, ASIDE = 44, 70  # em: width of the colour bar; of a page whose answers stand right of it
 BAR = (0x33, 0x55, 0x7A)  # bars of probabilities
 TRACK = (0xE6, 0xE6, 0xE6)
 TICK = (0x5A, 0x5A, 0x5A)

@@ -10,7 +10,7 @@ from torch import Tensor
 from vit.captions import of_method, of_outliers, of_prefix
 from vit.explain import METHOD, Explanation, explain
 from vit.layouts import Map
-from vit.legend import Answer
+from vit.legend import Answer, percent_of
 from vit.model_file import TrainedModel
 
 LAYOUTS = ("overlay", "panels", "depth", "heads", "classes", "methods")
@@ -66,28 +66,31 @@ def check(model: TrainedModel, question: Question) -> None:
     """The question can be asked of this network.
 
     Raises:
-        ValueError: it cannot.
+        ValueError: it cannot; says what would.
     """
-    needs_classes = question.layout == "classes" or question.method in FOR_A_CLASS
-    if needs_classes and not model.classes:
-        what = f"--layout {question.layout}" if question.layout == "classes" else question.method
+    method, layout = question.method, question.layout
+    if (layout == "classes" or method in FOR_A_CLASS) and not model.classes:
+        what = f"--layout {layout}" if layout == "classes" else f"--method {method}"
         raise ValueError(
-            f"{what} explains a class, but this network knows none: train one "
-            "(vit train --config finetune --model.tune probe), or use --method rollout or raw"
+            f"{what} explains a class, but this network knows none: train a head "
+            "(vit train --config finetune), or use --method rollout or raw"
         )
-    takes = METHOD[question.method].takes
-    if question.targets and "target" not in takes and question.layout not in ("classes", "methods"):
-        raise ValueError(
-            f"--target goes with a method that explains a class ({', '.join(FOR_A_CLASS)}): "
-            f"{question.method} has one map for all classes"
-        )
-    if question.patch is not None and ("query" not in takes or question.layout == "methods"):
-        able = ", ".join(name for name, method in METHOD.items() if "query" in method.takes)
-        raise ValueError(
-            f"--patch and --at go with --method {able}: {question.method} explains what the head says"
-        )
-    if len(question.targets) > 1 and question.layout not in ("classes", "overlay"):
-        raise ValueError(f"--layout {question.layout} shows one class: give one --target")
+    if layout not in ("classes", "methods"):
+        for option, argument, given in (
+            ("--target", "target", question.targets),
+            ("--heads", "heads", question.heads != "mean"),
+            ("--discard", "discard", question.discard),
+            ("--patch (or --at)", "query", question.patch is not None),
+        ):
+            if given and argument not in METHOD[method].takes:
+                able = ", ".join(name for name, one in METHOD.items() if argument in one.takes)
+                raise ValueError(f"{option} goes with --method {able}, not with {method}")
+    if question.patch is not None and layout in ("classes", "methods"):
+        raise ValueError(f"--patch and --at do not go with --layout {layout}: use depth or heads")
+    if question.layers and layout == "depth":
+        raise ValueError("--layout depth shows all depths: leave --layers out")
+    if len(question.targets) > 1 and layout not in ("classes", "overlay"):
+        raise ValueError(f"--layout {layout} shows one class: give one --target")
 
 
 def asked(model: TrainedModel, pixels: Tensor, question: Question, **changes) -> Explanation:
@@ -154,12 +157,23 @@ def notes_of(model: TrainedModel, one: Explanation, question: Question) -> tuple
     return tuple(note for note in notes if note)
 
 
-def for_class(model: TrainedModel, one: Explanation, question: Question) -> str:
-    """Which class a map explains, in words; empty for methods that know none."""
+def for_class(model: TrainedModel, one: Explanation, question: Question, said: list) -> str:
+    """Which class a map explains, in words; empty for methods that know none.
+
+    Args:
+        said: `answers` of the photo; empty where they are not known.
+    """
     if one.targets is None:
         return ""
-    name = model.classes[int(one.targets[0])]
-    return f' for "{name}"' + ("" if question.targets else ", its answer")
+    words = f" for {class_words(model, int(one.targets[0]), said)}"
+    return words + ("" if question.targets else ", its answer")
+
+
+def class_words(model: TrainedModel, number: int, said: list) -> str:
+    """A class and how probable it is."""
+    probability = dict(said)[number].probability if said else None
+    share = "" if probability is None else f" ({percent_of(probability)})"
+    return f'"{model.classes[number]}"{share}'
 
 
 def outlined(maps: list[Map]) -> tuple[str, ...]:

@@ -14,6 +14,7 @@ from vit.looking import (
     Question,
     asked,
     check,
+    class_words,
     for_class,
     map_of,
     mass_of,
@@ -67,7 +68,7 @@ def single(model: TrainedModel, pixels: Tensor, question: Question, said: list) 
     if len(question.targets) > 1:
         return classes(model, pixels, question, said)
     one = asked(model, pixels, question)
-    label = named(one, question, len(model.net.blocks)) + for_class(model, one, question)
+    label = named(one, question, len(model.net.blocks)) + for_class(model, one, question, said)
     arrangement = Arrangement(parts=question.layout == "panels")
     return Seen(
         [map_of(one, question)],
@@ -112,7 +113,7 @@ def classes(model: TrainedModel, pixels: Tensor, question: Question, said: list)
         asked(model, pixels, question, method=method, target=target) for target in targets
     ]
     maps = [
-        map_of(one, question, f'for "{model.classes[target]}"')
+        map_of(one, question, f"for {class_words(model, target, said)}")
         for one, target in zip(explanations, targets, strict=True)
     ]
     label = f"{explanations[0].label}, for each of {len(targets)} classes"
@@ -131,7 +132,7 @@ def methods(model: TrainedModel, pixels: Tensor, question: Question, said: list)
     label = f"{len(maps)} methods on one scale"
     if said:
         target = question.targets[0] if question.targets else said[0][0]
-        label += f'; {", ".join(FOR_A_CLASS)} for "{model.classes[target]}"'
+        label += f"; {', '.join(FOR_A_CLASS)} for {class_words(model, target, said)}"
     return Seen(maps, explanations, Arrangement(), label, "heat", outlined(maps))
 
 
