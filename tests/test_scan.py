@@ -236,6 +236,48 @@ def test_a_class_whose_photos_all_have_copies_elsewhere_stays_in_training(tmp_pa
     assert 'class "a" has no image that no other class has' in caplog.text
 
 
+@pytest.mark.parametrize("part", ["val", "validation"])
+def test_labels_are_numbered_by_name_in_every_part(tmp_path, part, caplog):
+    """A validation part without the class in the middle: the others keep their numbers."""
+    names = ("10", "2", "a b", "猫", "O'Brien", "<b>x")
+    for k, name in enumerate(names):
+        for folder in ("train", part) if name != "a b" else ("train",):
+            (tmp_path / folder / name).mkdir(parents=True)
+            image = Image.new("RGB", (8, 8), (40 * k, 0, 9 * len(folder)))
+            image.save(tmp_path / folder / name / "x.png")
+    made = data(tmp_path)
+    classes = made.scan()
+    assert "the val part has no image of a b" in caplog.text
+    for name in ("train", "val"):
+        loaded = made.load(name)
+        for row, item in enumerate(loaded.items):
+            assert classes[loaded.labels[row]] == item.label
+            assert loaded.images[row, 0, 0, 0] == 40 * names.index(item.label)
+    made.write_split(tmp_path / "split.csv")
+    again = data(tmp_path)
+    assert again.scan(tmp_path / "split.csv") == classes
+    assert again.items == made.items
+
+
+def test_a_class_that_training_does_not_have_is_named(tmp_path):
+    for path in ("train/a", "train/b", "val/a", "val/d"):
+        (tmp_path / path).mkdir(parents=True)
+        Image.new("RGB", (8, 8)).save(tmp_path / path / "x.png")
+    with pytest.raises(ValueError, match="the val part has d, which is no class of the training"):
+        data(tmp_path).scan()
+
+
+def test_a_table_trains_as_a_folder_does(tmp_path):
+    root = photos(tmp_path / "photos", 4)
+    lines = [f"{label}/{i}.jpg,{label}" for label in "ab" for i in range(4)]
+    (root / "labels.csv").write_text("path,label\n" + "\n".join(lines))
+    by_table, by_folder = data(root / "labels.csv"), data(root)
+    by_table.scan()
+    by_folder.scan()
+    assert by_table.items == by_folder.items
+    assert {item.split for item in by_table.items} == {"train", "val"}
+
+
 def test_a_resume_refuses_when_a_photo_has_vanished(tmp_path):
     root = photos(tmp_path / "photos")
     made = data(root)

@@ -27,7 +27,7 @@ PARTS = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Item:
     """One labelled image.
 

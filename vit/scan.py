@@ -30,7 +30,7 @@ MANY = 1000  # so many photos to decode are announced
 SETTLED = 2_000_000_000  # nanoseconds: a younger file may change again within one tick of its clock
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Checked:
     """What is known of one file.
 

@@ -201,8 +201,8 @@ class Stream:
                 raise
             if images is None:
                 return
+            self.packages.sent.pop(next(iter(self.packages.sent)))  # they come in their order
             yield sound(images)
-            self.packages.sent.pop(next(iter(self.packages.sent)), None)
 
     def death(self, message: str) -> OSError | None:
         """What to say where a worker died; None where the message is about something else."""
