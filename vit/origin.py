@@ -22,6 +22,7 @@ from vit.weights import fit
 log = logging.getLogger("vit")
 VARIATIONS = [one.name for one in fields(Augment)] + ["mixup", "cutmix"]
 UNVARIED = {one.name: one.default for one in fields(Data) if one.name in VARIATIONS}
+UNUSED = "ddp_find_unused_parameters_true"
 FEW = 5000  # training images below which pretrained weights are the better start
 
 
@@ -124,6 +125,22 @@ def check_tuning(config: Config) -> None:
         raise ValueError(
             f"optim.head_epochs ({optim.head_epochs}) must be below optim.epochs ({optim.epochs}): "
             "after them everything is trained"
+        )
+
+
+def check_processes(config: Config, count: int) -> None:
+    """Modes of tuning that several processes cannot share, or not without being told how.
+
+    Raises:
+        ValueError: such a mode, in `count` processes.
+    """
+    tune, strategy = config.model.tune, config.trainer.get("strategy")
+    if count > 1 and tune == "probe":
+        raise ValueError(f"model.tune probe runs in one process: leave out what makes {count}")
+    if count > 1 and tune == "head_then_full" and strategy != UNUSED:
+        raise ValueError(
+            f"model.tune head_then_full in {count} processes needs --trainer.strategy {UNUSED}: "
+            "while the head learns, the rest of the network has no gradients to share"
         )
 
 

@@ -20,28 +20,23 @@ from vit.normalise import normalise
 if TYPE_CHECKING:
     from vit.commands.train import Assembly
 
-WORDS = {"train": "training", "val": "validation"}
+PARTS = ("train", "val")
+WORDS = {"train": "training", "val": "validation", "test": "test"}
 
 
 def fit_probe(parts: "Assembly") -> None:
     """Puts the best head into the network and leaves the tables and checkpoints of a training.
 
     Raises:
-        ValueError: several processes.
         FloatingPointError: features that are no finite numbers.
         Stopped: by Ctrl-C; what is done is kept.
     """
-    if parts.trainer.world_size > 1:
-        raise ValueError(
-            f"model.tune probe runs in one process: leave trainer.devices at 1, it makes "
-            f"{parts.trainer.world_size}"
-        )
     if parts.folder.best.is_file():
         publish(parts.folder.best, parts.folder.last)  # a kill may have come between the two
         return
     began = time.perf_counter()
     try:
-        known = {part: extract(parts, part) for part in WORDS if parts.data.of(part)}
+        known = {part: extract(parts, part) for part in PARTS if parts.data.of(part)}
         seconds = time.perf_counter() - began
         rows, layers = tried(parts, known)
     except KeyboardInterrupt as stop:

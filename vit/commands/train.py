@@ -149,6 +149,7 @@ def assemble(config: Config, folder: RunFolder, resumed: bool = False) -> Assemb
     shown = ShowProgress(recorder, config.run.progress)
     logger = loggers.make(config.run.logger, folder)
     trainer = make_trainer(config, [recorder, shown, StopOnSignal(recorder)], logger)
+    origin.check_processes(config, trainer.world_size)
     if not resumed and trainer.is_global_zero:
         data.write_split(folder.split)
         start.write(folder)
