@@ -116,13 +116,11 @@ def as_one(weights: Tensor, heads="mean", discard: float = 0.0, excluded=None) -
         one = {"mean": weights.mean(1), "max": weights.amax(1), "min": weights.amin(1)}[heads]
         one = one.clone()
     for image, matrix in enumerate(one):
-        for row in matrix:
-            if excluded is not None:
-                row[excluded[image]] = 0
-            if count := int(discard * len(row)):
-                row[torch.sort(row, stable=True).indices[:count]] = 0
-            row.div_(row.sum())
-    return one
+        if excluded is not None:
+            matrix[:, excluded[image]] = 0
+        for row in matrix if int(discard * len(matrix)) else ():
+            row[torch.sort(row, stable=True).indices[: int(discard * len(row))]] = 0
+    return one / one.sum(-1, keepdim=True)
 
 
 def rollout(net, images, layers=slice(None), query=None, **fusing) -> Tensor:

@@ -18,6 +18,7 @@ LEVELS = [
     "attention_rows datasets scan layouts",
     "sinks gradients attention_maps head_maps survey",
     "class_maps giveaway",
+    "methods",
     "explain findings",
     "loaders photos figures tuning balance copies",
     "stream checkup",
