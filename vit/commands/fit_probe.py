@@ -3,7 +3,6 @@
 What is done is found again by a resume: features batch by batch, the chosen head in best.ckpt.
 """
 
-import signal
 import time
 from typing import TYPE_CHECKING
 
@@ -13,7 +12,7 @@ from torch import Tensor
 
 from vit import probe, runs
 from vit.balance import class_weights
-from vit.callbacks import Stopped, publish
+from vit.callbacks import publish
 from vit.commands.progress import Progress
 from vit.normalise import normalise
 
@@ -29,18 +28,14 @@ def fit_probe(parts: "Assembly") -> None:
 
     Raises:
         FloatingPointError: features that are no finite numbers.
-        Stopped: by Ctrl-C; what is done is kept.
     """
     if parts.folder.best.is_file():
         publish(parts.folder.best, parts.folder.last)  # a kill may have come between the two
         return
     began = time.perf_counter()
-    try:
-        known = {part: extract(parts, part) for part in PARTS if parts.data.of(part)}
-        seconds = time.perf_counter() - began
-        rows, layers = tried(parts, known)
-    except KeyboardInterrupt as stop:
-        raise Stopped(signal.SIGINT, parts.folder.path) from stop
+    known = {part: extract(parts, part) for part in PARTS if parts.data.of(part)}
+    seconds = time.perf_counter() - began
+    rows, layers = tried(parts, known)
     best = best_of(rows)
     probe.put_into(parts.classifier.net, layers[best["epoch"] - 1])
     runs.write(parts.folder.metrics, rows)
@@ -51,7 +46,6 @@ def fit_probe(parts: "Assembly") -> None:
     save(parts, best)
 
 
-@torch.inference_mode()
 def extract(parts: "Assembly", part: str) -> Tensor:
     """What the head reads of the images of a part, float32 (n, F); kept in the run's folder.
 
