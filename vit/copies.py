@@ -1,7 +1,7 @@
 """The same photo more than once: byte for byte, or as it looks, within and across parts and classes."""
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 import numpy as np
 
@@ -26,12 +26,16 @@ def copies(seen: list[Seen], divided: bool) -> list[Finding]:
         by_content[one.digest].append(one)
     contents = list(by_content.values())
     pairs = compared([some[0] for some in contents])
-    near = groups([pair[:2] for pair in pairs if pair.likeness >= COPY], len(contents))
-    together = [[one for number in group for one in contents[number]] for group in near]
+    near = [pair for pair in pairs if pair.likeness >= COPY]
+    turned = {contents[one][0].item.id for pair in near if pair.mirrored for one in pair[:2]}
+    together = [
+        [one for number in group for one in contents[number]]
+        for group in groups([pair[:2] for pair in near], len(contents))
+    ]
     identical = [some for some in contents if len(some) > 1]
     return [
         *by_meaning(identical, "identical", "byte for byte", divided),
-        *by_meaning(together, "near-identical", NEAR, divided),
+        *by_meaning(together, "near-identical", NEAR, divided, turned),
         *alike([pair for pair in pairs if pair.likeness < COPY], contents),
     ]
 
@@ -47,13 +51,20 @@ def compared(photos: list[Seen]) -> list[Match]:
         return matches(signatures, advance=bar.advance)
 
 
-def by_meaning(found: list[list[Seen]], kind: str, how: str, divided: bool) -> list[Finding]:
+def by_meaning(
+    found: list[list[Seen]],
+    kind: str,
+    how: str,
+    divided: bool,
+    turned: Collection[str] = (),
+) -> list[Finding]:
     """Groups of copies, by what they do: contradict, leak, or weigh more.
 
     Args:
         kind: identical or near-identical.
         how: in what the photos are equal.
         divided: training divides the validation part off itself.
+        turned: ids of photos that are the mirrored picture of another, or have one.
     """
     mixed = [group for group in found if len(labels(group)) > 1]
     leaks = [group for group in found if len(parts(group)) > 1]
@@ -69,11 +80,17 @@ def by_meaning(found: list[list[Seen]], kind: str, how: str, divided: bool) -> l
             severity,
             f"{counted(len(chosen), 'group')} of {kind} photos ({how}) {words}",
             consequence(kind, where, divided),
-            tuple(Case(tuple(one.item.id for one in group), places(group)) for group in chosen),
+            tuple(as_case(group, turned) for group in chosen),
         )
         for chosen, where, severity, words in meanings
         if chosen
     ]
+
+
+def as_case(group: list[Seen], turned: Collection[str]) -> Case:
+    """A group and where it stands."""
+    ids = tuple(one.item.id for one in group)
+    return Case(ids, places(group) + ", mirrored" * any(one in turned for one in ids))
 
 
 def consequence(kind: str, where: str, divided: bool) -> str:

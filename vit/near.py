@@ -23,6 +23,10 @@ import numpy as np
 # all 40 above ALIKE show one picture; the first that do not have 0.88.
 COPY = 0.955  # a copy
 ALIKE = 0.9  # an edited copy, or another shot of one series
+# Things of one shape before nothing (trousers in Fashion-MNIST) are alike by 0.99 without being
+# copies. So a pair must stand out: its distance, 1 - likeness, must be at most this share of that to
+# the CROWD-th nearest photo. Of more copies than that only the nearest are found.
+STANDS_OUT, CROWD = 0.2, 20
 FLAT = 2.0  # grey levels (0 to 255) of contrast, below which a photo has nothing to compare
 SIDE = 64  # pixels, of what a signature is made from
 
@@ -77,7 +81,7 @@ def contrast(signatures: np.ndarray) -> np.ndarray:
 def matches(
     signatures: np.ndarray, least: float = ALIKE, advance: Callable[[int], None] | None = None
 ) -> list[Match]:
-    """(n, F) -> pairs of photos that are alike, enough of them to connect all that are.
+    """(n, F) -> pairs of photos that are alike and stand out, enough to connect all that are.
 
     Of photos that are alike in a row (1 and 2, 2 and 3, ...) only the best pairs are given: those
     above any limit connect the same photos as all pairs above it would. Time grows with n^2 (ten
@@ -88,51 +92,71 @@ def matches(
         advance: is told, in steps, of n * n compared pairs.
     """
     wholes = weighted(signatures, _CROPS[0])
+    crowd = np.full((len(signatures), CROWD + 1), -1, np.float32)  # of each its greatest likenesses
     found: dict[tuple[int, int], tuple[float, bool]] = {}
     for start in range(0, len(signatures), _BLOCK):
         block = signatures[start : start + _BLOCK]
         crops = [weighted(block, crop) for crop in _CROPS]
-        mirror = crops[0] * _mirror_signs()
         for row in range(0, len(wholes), _BLOCK):
-            some = wholes[row : row + _BLOCK]
-            for first, second, likeness, mirrored in hits(some, crops, mirror, row, start, least):
+            some = slice(row, row + _BLOCK)
+            likeness, mirrored = compared(wholes[some], crops)
+            crowd[some] = greatest(np.concatenate([crowd[some], likeness], axis=1), CROWD + 1)
+            for first, second, *how in hits(likeness, mirrored, row, start, least):
                 pair = (min(first, second), max(first, second))
-                found[pair] = max(found.get(pair, (0.0, False)), (likeness, mirrored))
+                found[pair] = max(found.get(pair, (0.0, False)), tuple(how))
             if advance:
-                advance(len(some) * len(block))
+                advance(likeness.size)
         found = {(one.first, one.second): one[2:] for one in forest(found, len(signatures))}
-    return forest(found, len(signatures))
+    return outstanding(forest(found, len(signatures)), crowd)
+
+
+def compared(wholes: np.ndarray, crops: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """Whole photos (rows, D), others' crops (cols, D) -> likeness, and that to the mirrored ones."""
+    mirrored = wholes @ (crops[0] * _mirror_signs()).T
+    likeness = mirrored.copy()
+    for crop in crops:
+        np.maximum(likeness, wholes @ crop.T, out=likeness)
+    return np.minimum(likeness, 1), mirrored
+
+
+def greatest(values: np.ndarray, count: int) -> np.ndarray:
+    """(n, m) -> (n, count): the greatest of each row, in no order."""
+    return np.partition(values, -count, axis=1)[:, -count:]
+
+
+def outstanding(pairs: list[Match], crowd: np.ndarray) -> list[Match]:
+    """Those pairs that are much nearer than the photos around them; all where there are hardly any.
+
+    Args:
+        crowd: (n, CROWD + 1): of each photo the greatest likenesses, the one to itself among them.
+    """
+    if len(crowd) <= 2 * CROWD:
+        return pairs
+    around = crowd.min(axis=1)
+    return [
+        pair
+        for pair in pairs
+        if 1 - pair.likeness <= STANDS_OUT * (1 - max(around[pair.first], around[pair.second]))
+    ]
 
 
 def hits(
-    wholes: np.ndarray,
-    crops: list[np.ndarray],
-    mirror: np.ndarray,
-    row: int,
-    col: int,
-    least: float,
+    likeness: np.ndarray, mirrored: np.ndarray, row: int, col: int, least: float
 ) -> Iterable[tuple[int, int, float, bool]]:
-    """Pairs of a whole photo (rows, D) and a crop of another (cols, D) that are alike.
+    """Pairs that are alike: first, second, likeness, whether mirrored.
 
     Args:
-        row: number of the first whole photo.
-        col: number of the first other photo.
+        likeness, mirrored: (rows, cols), see `compared`.
+        row: number of the first row's photo.
+        col: number of the first column's.
     """
-    turned = wholes @ mirror.T
-    likeness = turned.copy()
-    for crop in crops:
-        np.maximum(likeness, wholes @ crop.T, out=likeness)
     rows, cols = np.nonzero(likeness >= least)
     apart = rows + row != cols + col
     rows, cols = nearest(rows[apart], cols[apart], likeness)
-    likeness, turned = likeness[rows, cols], turned[rows, cols]
-    return zip(
-        (rows + row).tolist(),
-        (cols + col).tolist(),
-        np.minimum(likeness, 1).tolist(),
-        (turned == likeness).tolist(),
-        strict=True,
-    )
+    values = likeness[rows, cols]
+    turned = mirrored[rows, cols] >= values
+    columns = (rows + row, cols + col, values, turned)
+    return zip(*(column.tolist() for column in columns), strict=True)
 
 
 def nearest(
@@ -193,7 +217,7 @@ def weighted(signatures: np.ndarray, crop: tuple[float, float, float, float]) ->
         rows = basis(used, SIDE, top, 1 - bottom) @ basis(kept, SIDE).T  # (used, kept)
         cols = basis(used, SIDE, left, 1 - right) @ basis(kept, SIDE).T
         v, u = np.mgrid[:used, :used]
-        parts.append((rows @ plane @ cols.T * np.hypot(u, v)).reshape(len(plane), -1)[:, 1:])
+        parts.append((rows @ plane @ cols.T * np.hypot(u, v)).reshape(-1, used**2)[:, 1:])
     together = np.concatenate(parts, axis=1)
     length = np.linalg.norm(together, axis=1, keepdims=True)
     together /= np.maximum(length, 1e-6)
