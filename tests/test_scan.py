@@ -314,6 +314,7 @@ def test_names_that_are_no_utf8_survive_split_and_left_out(tmp_path):
     assert "b\\\\\\udcff.jpg" in (tmp_path / "left_out.csv").read_text(encoding="utf-8")
 
 
+@pytest.mark.full
 @pytest.mark.filterwarnings("ignore::UserWarning:PIL")
 def test_the_smallest_decoding_finds_what_the_whole_one_finds(shared):
     """On every difficult file: unreadable in either way, and for the same reason."""

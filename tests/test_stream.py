@@ -285,8 +285,20 @@ class Deadly(Folder):
 def test_a_worker_that_dies_names_its_photo(photos):
     folder = Deadly(photos)
     part = StreamedPart(Stream(folder, SIZE, None, 2), folder.items(), ["a", "b"])
-    with pytest.raises(OSError, match=r"the process that was opening .*a/4\.png died: .*--data\.w"):
+    with pytest.raises(OSError, match=r"process that opens photos died at .*a/4\.png: .*--data\.w"):
         list(EvalLoader(part, 3))
+    part.stream.close()
+
+
+@pytest.mark.full
+def test_a_worker_that_is_killed_while_it_waits_is_told_of(photos):
+    part = streamed(photos, None, 1)
+    loading = iter(EvalLoader(part, 9))
+    next(loading)
+    next(loading)
+    os.kill(int(part.stream.opener.doing[0, 0]), signal.SIGKILL)
+    with pytest.raises(OSError, match=r"a process that opens photos died: .*/dev/shm"):
+        list(EvalLoader(part, 9))
     part.stream.close()
 
 

@@ -65,6 +65,7 @@ class ImageData(LightningDataModule):
         if isinstance(self.source, Folder):
             items.report_spellings(item.label for item in self.items)
             self.source.report_twins(self.items)
+            self.source.digests.clear()  # else each worker would get them
         if len(self.classes) == 1:
             log.warning('there is one class alone, "%s": nothing to tell apart', self.classes[0])
         if not self.classes:

@@ -208,13 +208,13 @@ class Stream:
         """What to say where a worker died; None where the message is about something else."""
         pids = set(map(int, re.findall(r"\d+", message)))
         for pid, number, place in self.opener.doing.tolist():
-            if pid in pids and number in self.packages.sent:
-                item = self.packages.sent[number][place][0]
+            if pid in pids:
+                tasks = self.packages.sent.get(number)  # None: it had nothing to do
+                at = f" at {name(self.opener.source, tasks[place][0])}" if tasks else ""
                 return OSError(
-                    f"the process that was opening {name(self.opener.source, item)} died: {message} "
-                    "Either this file crashes its decoder, or memory ran out: then fewer "
-                    "--data.workers need less of it, and in a container /dev/shm may be too small "
-                    "(docker: --ipc=host)"
+                    f"a process that opens photos died{at}: {message} Either a file crashes its "
+                    "decoder, or memory ran out: then fewer --data.workers need less of it, and in "
+                    "a container /dev/shm may be too small (docker: --ipc=host)"
                 )
         return None
 
