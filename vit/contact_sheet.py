@@ -26,7 +26,7 @@ WIDTH, MARGIN, EM, GAP = 1400, 30, 15, 8  # pixels
 LAYOUTS = ((12, 1, 112), (30, 2, 96), (100, 4, 72))
 MOST_CLASSES = LAYOUTS[-1][0]
 TILE = 128  # side of a photo among the findings, pixels
-CAPTION_LINES = 3
+REASON_LINES = 2
 PLAIN = ("converted",)  # findings whose photos look like any other
 # Okabe & Ito 2008, "Color Universal Design": told apart by all kinds of colour vision.
 COLOURS = {"train": "#0072B2", "val": "#E69F00", "test": "#009E73"}
@@ -40,10 +40,11 @@ HEADINGS = {
 
 @dataclass(frozen=True)
 class Tile:
-    """Photos beside each other with a caption below."""
+    """Photos beside each other, below them what is so with them, and names, a line each."""
 
     photos: tuple[str, ...]
-    caption: tuple[str, ...]
+    reason: str
+    names: tuple[str, ...]
 
 
 def contact_sheet(report: Report) -> Image.Image:
@@ -185,9 +186,9 @@ def as_tile(case: Case, items: dict[str, Item]) -> Tile:
     names = [printable(Path(name).name) for name in case.photos[:3]]
     if len(case.photos) == 1:
         item = items[case.photos[0]]
-        return Tile(case.photos, (case.why, f"{item.label}: {names[0]}"))
+        return Tile(case.photos, printable(case.why), (printable(item.label), names[0]))
     more = f" and {len(case.photos) - 3} more" if len(case.photos) > 3 else ""
-    return Tile(case.photos[:3], (printable(case.why), " = ".join(names) + more))
+    return Tile(case.photos[:3], printable(case.why), (" = ".join(names) + more,))
 
 
 def draw_tiles(sheet: Sheet, tiles: list[Tile], pictures: dict[str, np.ndarray]) -> None:
@@ -199,11 +200,12 @@ def draw_tiles(sheet: Sheet, tiles: list[Tile], pictures: dict[str, np.ndarray])
         for number, name in enumerate(tile.photos):
             sheet.paste(pictures[name], x + number * (TILE + 2), top)
         width = len(tile.photos) * (TILE + 2) - 2
-        caption = [line for text in tile.caption if text for line in wrapped(text, width, small)]
-        for number, line in enumerate(caption[:CAPTION_LINES]):
+        caption = wrapped(tile.reason, width, small)[:REASON_LINES] if tile.reason else []
+        caption += [fitted(name, width, small) for name in tile.names]
+        for number, line in enumerate(caption):
             y = top + TILE + (number + 0.85) * LINE_HEIGHT * small
             sheet.lines.append(Line(line, x, y, small))
-        deepest = max(deepest, min(len(caption), CAPTION_LINES))
+        deepest = max(deepest, len(caption))
         x += width + 2 * GAP + 2
     sheet.y = math.ceil(top + TILE + deepest * LINE_HEIGHT * small)
 

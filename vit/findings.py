@@ -231,7 +231,7 @@ def class_sizes(counts: dict[str, dict[str, int]], divided: set[str]) -> list[Fi
             found.append(Finding("unequal", severity, text, training))
     few = sorted((name for name in train if train[name] < FEW), key=natural)
     if few:
-        names = some((f'"{name}" {train[name]}' for name in few), 20)
+        names = some((f'"{name}" {train[name]}' for name in few), 10)
         text = f"{counted(len(few), 'class', 'classes')} with fewer than {FEW} training photos: {names}"
         found.append(Finding("few", WARNING, text, "goes on, and can hardly learn them"))
     for part, words in (("val", "validation"), ("test", "test")):
