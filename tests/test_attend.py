@@ -1,6 +1,7 @@
 """vit attend: the right pixels of the original photo, files of a fixed form, and plain words."""
 
 import json
+import shlex
 import shutil
 import subprocess
 import sys
@@ -14,7 +15,8 @@ from PIL import Image
 import vit
 from vit import explain, model_file
 from vit.attending import MOST_PNG, encoded, stems_of
-from vit.cli import main
+from vit.cli import Parser, main
+from vit.commands.attend import add_arguments
 from vit.head_maps import head_maps
 from vit.images import Preprocess, fit, read
 from vit.overlay import colour_map, overlay, scale_top
@@ -456,6 +458,8 @@ def test_large_pictures_are_jpegs():
         (("--at", "1,2,3"), "--at (1,2,3) must be two numbers, X,Y"),
         (("--at", "500,2"), "the network saw nothing at pixel 500,2"),
         (("--size", "0"), '--size (0) must be a number of pixels, at least 1, or "original"'),
+        (("--img-size", "24x"), "--img-size (24x) must be a number of pixels, or HEIGHTxWIDTH"),
+        (("--img-size", "30"), "30"),
         (("--alpha", "2"), "alpha (2.0) must be a fraction in [0, 1]"),
         (("--discard", "1"), "discard (1.0) must be at least 0 and below 1"),
         (("--layers", "last:9"), 'layers ("last:9")'),
@@ -489,6 +493,18 @@ def test_a_network_without_classes_says_so(words, tmp_path, capsys):
     assert "explains a class, but this network knows none" in capsys.readouterr().err
     assert attend(tmp_path / "a.png", "--model", model, "--output", output) == 0
     assert rows_of(output)[0]["label"] is None
+
+
+def test_readmes_commands_are_understood():
+    text = (Path(vit.__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+    lines = [
+        line.partition(" #")[0] for line in text.splitlines() if line.startswith("vit attend ")
+    ]
+    parser = Parser()
+    add_arguments(parser)
+    assert len(lines) >= 5
+    for line in lines:
+        assert parser.parse_args(shlex.split(line)[2:]).model
 
 
 def test_no_photo_at_all_is_a_failure(trained, tmp_path, caplog):
@@ -556,7 +572,7 @@ def test_all_frames_share_one_scale(trained, tmp_path):
         heat, affine = file["heat"].astype(float), file["affine"]
     times = heat / heat.mean(axis=(1, 2), keepdims=True)
     top = scale_top(heat)
-    x0, y0, x1, y1 = row["panels"][0]
+    x0, y0, x1, _ = row["panels"][0]
     zoom = (x1 - x0) / 61
     with av.open(str(tmp_path / "o" / "a.mp4")) as container:
         decoded = [frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)]

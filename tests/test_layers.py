@@ -96,6 +96,7 @@ def test_help_is_light():
     commands = (
         ["train", "--help"],
         ["evaluate", "--help"],
+        ["attend", "--help"],
         ["models", "--help"],
         ["models", "deit"],
     )

@@ -20,9 +20,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_model(parser)
     parser.add_argument(
         "--img-size",
-        type=int,
-        metavar="N",
-        help="the network's pixels: a larger one has a finer grid",
+        metavar="N|HxW",
+        help="the network's pixels, where not its own: larger ones give a finer grid, 392x588 one "
+        "that sees all of a 2:3 photo",
     )
     parser.add_argument(
         "--output", default="attend", metavar="DIR", help="where everything goes (default: attend)"
@@ -118,7 +118,7 @@ def run(arguments: argparse.Namespace) -> int:
     from vit.looking import Question
     from vit.model_source import open_model
 
-    model = open_model(arguments.model, arguments.architecture, arguments.img_size)
+    model = open_model(arguments.model, arguments.architecture, img_size(arguments.img_size))
     question = Question(
         arguments.method,
         arguments.layers,
@@ -187,6 +187,20 @@ def pair(text: str | None, option: str, kind: type, form: str) -> tuple | None:
     except ValueError:
         raise ValueError(f"{option} ({text}) must be two numbers, {form}, such as 3,4") from None
     return first, second
+
+
+def img_size(text: str | None) -> int | tuple[int, int] | None:
+    """ "448" -> 448, "392x588" -> (392, 588): (height, width).
+
+    Raises:
+        ValueError: anything else.
+    """
+    if text is None:
+        return None
+    sides = text.lower().split("x")
+    if len(sides) > 2 or not all(side.isdecimal() and int(side) for side in sides):
+        raise ValueError(f"--img-size ({text}) must be a number of pixels, or HEIGHTxWIDTH")
+    return int(text) if len(sides) == 1 else (int(sides[0]), int(sides[1]))
 
 
 def size(text: str | None) -> int | str | None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from vit import explain, figures, loggers, lora, model_file, runs
+from vit import explain, figures, loggers, looking, lora, model_file, runs
 from vit.loaders import Part, mix
 from vit.metrics import Predictions
 from vit.probe import WITHOUT_VALIDATION
@@ -134,10 +134,7 @@ def draw(parts: "Assembly", judged: dict[str, Predictions], temperature: float) 
             folder.picture,
             f"{name}: {WORDS[part]} images",
         )
-    depth = len(parts.classifier.average.blocks)
-    layers = f"all {depth} layers" if depth > 1 else "its one layer"
-    words = f"where it looks: attention rollout over {layers} ({WORDS[part]} images)"
-    draw_attention(parts, parts.data.load(part), f"{name}: {words}")
+    draw_attention(parts, parts.data.load(part), name, f"{WORDS[part]} images")
 
 
 def draw_batch(parts: "Assembly", title: str) -> None:
@@ -152,18 +149,21 @@ def draw_batch(parts: "Assembly", title: str) -> None:
 
 
 @torch.inference_mode()
-def draw_attention(parts: "Assembly", part: Part, title: str) -> None:
-    """Attention rollout over images spread evenly through the part."""
+def draw_attention(parts: "Assembly", part: Part, name: str, kind: str) -> None:
+    """What `vit attend` shows, of images spread evenly through the part."""
     net = parts.classifier.average.eval()
     rows = torch.linspace(0, len(part) - 1, min(PICTURED, len(part))).long()
     images, labels = part.pixels(rows), part.labels.cpu()[rows]
     pixels = parts.classifier.normalised(images)
+    layers = looking.own_layers(looking.DEFAULT_METHOD, len(net.blocks))
+    seen = explain.explain(net, pixels, looking.DEFAULT_METHOD, layers=layers)
+    label = looking.named(seen, looking.Question(), len(net.blocks))
     figures.attention(
         images,
-        explain.rollout(net, pixels),
+        seen.heat,
         labels,
         net(pixels).argmax(dim=1),
         parts.data.classes,
         parts.folder.picture("attention"),
-        title,
+        f"{name}: where it looks: {label} ({kind})",
     )
