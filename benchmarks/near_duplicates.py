@@ -24,7 +24,10 @@ from PIL import Image
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from vit import near
+from vit.grouping import groups
 from vit.images import UnreadableImage, is_image, read
+from vit.spectrum import SIDE
+from vit.spectrum import signature as signature_of
 from vit.survey import squashed
 
 SETS = ("flowers5", "hymenoptera", "pizza_steak_sushi", "fruit3", "ecssd300")
@@ -72,7 +75,7 @@ COPIES = {
     "5 % of two sides": (cropped(0, 0, 0.05, 0.05), 90),
     "5 % of all four sides": (cropped(0.05, 0.05, 0.05, 0.05), 90),
     "5 % of the area": (cropped(*4 * [(1 - 0.95**0.5) / 2]), 90),
-    "3, 1, 0, 4 %": (cropped(0.03, 0.01, 0, 0.04), 90),
+    "3, 1, 0 and 4 % of the sides": (cropped(0.03, 0.01, 0, 0.04), 90),
     "5 % of all, half, JPEG 60": (
         lambda photo: resized(1 / 2)(cropped(0.05, 0.05, 0.05, 0.05)(photo)),
         60,
@@ -83,7 +86,7 @@ COPIES = {
 
 def signature(source) -> np.ndarray:
     """As `vit check` computes it."""
-    return near.signature(squashed(read(source, at_least=(near.SIDE, near.SIDE)), near.SIDE))
+    return signature_of(squashed(read(source, at_least=(SIDE, SIDE)), SIDE))
 
 
 def encoded(photo: Image.Image, quality: int | None) -> bytes:
@@ -111,11 +114,11 @@ def recall(
     count = len(originals)
     pairs = near.matches(np.concatenate([originals, copies]), limit)
     group = {}
-    for number, members in enumerate(near.groups([pair[:2] for pair in pairs], 2 * count)):
+    for number, members in enumerate(groups([match.pair for match in pairs], 2 * count)):
         group |= dict.fromkeys(members, number)
     right = sum(one in group and group[one] == group.get(count + one) for one in range(count))
-    wrong = {tuple(sorted((pair.first % count, pair.second % count))) for pair in pairs}
-    return right, sorted(pair for pair in wrong if pair[0] != pair[1])
+    apart = [match.pair for match in pairs if (match.first < count) != (match.second < count)]
+    return right, [pair for pair in apart if pair[0] % count != pair[1] % count]
 
 
 def measure(folder: Path, pictures: Path | None) -> None:
@@ -130,13 +133,15 @@ def measure(folder: Path, pictures: Path | None) -> None:
     paths = [path for path, row in zip(paths, rows, strict=True) if row is not None]
     table = np.stack([row for row in rows if row is not None])  # (n, 1 + copies, F)
     print(f"\n{folder.name}: {len(paths)} photos")
-    print(f"  {'copy':<28}{f'>= {near.COPY}':>9}{f'>= {near.ALIKE}':>9}")
+    limits = (near.COPY, near.ALIKE)
+    heads = "".join(f"{f'>= {limit}':>9}{'false':>7}" for limit in limits)
+    print(f"  {'copy':<30}{heads}   (false: pairs of a copy with another photo)")
     for number, name in enumerate(COPIES, 1):
-        shares = [
-            recall(table[:, 0], table[:, number], limit)[0] / len(paths)
-            for limit in (near.COPY, near.ALIKE)
-        ]
-        print(f"  {name:<28}" + "".join(f"{share:>9.2%}" for share in shares))
+        cells = ""
+        for limit in limits:
+            right, wrong = recall(table[:, 0], table[:, number], limit)
+            cells += f"{right / len(paths):>9.2%}{len(wrong):>7}"
+        print(f"  {name:<30}{cells}", flush=True)
     show(paths, near.matches(table[:, 0]), folder, pictures)
 
 
@@ -145,10 +150,10 @@ def show(paths: list[Path], pairs: list[near.Match], folder: Path, pictures: Pat
     copies = sum(pair.likeness >= near.COPY for pair in pairs)
     print(f"  pairs of different files: {copies} near-identical, {len(pairs) - copies} alike")
     for pair in pairs:
-        names = " = ".join(str(paths[one].relative_to(folder)) for one in pair[:2])
+        names = " = ".join(str(paths[one].relative_to(folder)) for one in pair.pair)
         print(f"    {pair.likeness:.3f} {names}{', mirrored' * pair.mirrored}")
     if pictures and pairs:
-        both = [[squashed(read(paths[one]), 128) for one in pair[:2]] for pair in pairs]
+        both = [[squashed(read(paths[one]), 128) for one in pair.pair] for pair in pairs]
         Image.fromarray(np.vstack([np.hstack(pair) for pair in both])).save(
             pictures / f"{folder.name}.png"
         )
@@ -174,7 +179,8 @@ def measure_cifar(archive: Path, pictures: Path | None) -> None:
         print(f"  {sum(pair.likeness >= limit for pair in pairs)} pairs {words}")
     if pictures:
         both = [
-            np.hstack([squashed(read(files[names[one]]), 96) for one in pair[:2]]) for pair in pairs
+            np.hstack([squashed(read(files[names[one]]), 96) for one in pair.pair])
+            for pair in pairs
         ]
         both += [np.full_like(both[0], 255)] * (-len(both) % 6)
         rows = [np.hstack(both[start : start + 6]) for start in range(0, len(both), 6)]

@@ -9,8 +9,8 @@ import pytest
 
 PACKAGE = Path(__file__).parents[1] / "vit"
 LEVELS = [
-    "config items runs near",
-    "architecture attention patch_embed colour image_operations overlay metrics lettering",
+    "config items runs spectrum grouping",
+    "near architecture attention patch_embed colour image_operations overlay metrics lettering",
     "class_names rows commands.progress formats auto_augment calibration pieces typeset marks",
     "images layout tables augment blocks pooling memory loggers sheet",
     "archives folder model normalise recognise catalogue timm_config legend canvas video",

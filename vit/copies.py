@@ -7,7 +7,8 @@ import numpy as np
 
 from vit.commands.progress import Progress
 from vit.findings import NOTE, WARNING, Case, Finding, counted
-from vit.near import COPY, Match, groups, matches
+from vit.grouping import groups
+from vit.near import COPY, Match, matches
 from vit.survey import Seen
 
 NEAR = "resized, recompressed, cropped a little or mirrored"
@@ -27,10 +28,10 @@ def copies(seen: list[Seen], divided: bool) -> list[Finding]:
     contents = list(by_content.values())
     pairs = compared([some[0] for some in contents])
     near = [pair for pair in pairs if pair.likeness >= COPY]
-    turned = {contents[one][0].item.id for pair in near if pair.mirrored for one in pair[:2]}
+    turned = {contents[one][0].item.id for pair in near if pair.mirrored for one in pair.pair}
     together = [
         [one for number in group for one in contents[number]]
-        for group in groups([pair[:2] for pair in near], len(contents))
+        for group in groups([pair.pair for pair in near], len(contents))
     ]
     identical = [some for some in contents if len(some) > 1]
     return [

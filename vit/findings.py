@@ -12,7 +12,7 @@ import numpy as np
 
 from vit.giveaway import by_trait, giveaways
 from vit.items import natural, some
-from vit.near import FLAT, contrast
+from vit.spectrum import FLAT, contrast
 from vit.survey import Seen
 
 # What a finding means for training; the order in which they are shown.

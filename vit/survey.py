@@ -18,8 +18,8 @@ from vit.folder import Folder
 from vit.formats import open_image
 from vit.images import Photo, UnreadableImage, read
 from vit.items import Item
-from vit.near import SIDE, signature
 from vit.scan import Checked, Memory
+from vit.spectrum import SIDE, signature
 
 CHUNK = 16  # photos that a thread takes at once
 
@@ -39,7 +39,7 @@ class Seen:
         width: likewise.
         orientation: what the file says (EXIF), 1 to 8; 1 where it says nothing valid.
         notes: what the loader did or left out.
-        signature: see `near`.
+        signature: see `spectrum`.
     """
 
     item: Item
