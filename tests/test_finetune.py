@@ -18,7 +18,9 @@ import vit
 from vit import catalogue, model_file, origin, pretrained, probe, runs
 from vit import config as settings
 from vit.commands import fit_probe, train
+from vit.commands.finish import warn_of_missing
 from vit.images import Preprocess
+from vit.runs import RunFolder
 
 NATIVE = {"img_size": 12, "patch_size": 4, "embed_dim": 16, "depth": 2, "num_heads": 2}
 TINY = {
@@ -259,20 +261,27 @@ def killed_at(step: int):
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory, weights) -> dict[str, train.Run]:
-    """An uninterrupted run of each mode, and its trained network's first epoch."""
+def trained(tmp_path_factory, weights) -> dict[str, train.Assembly]:
+    """Each mode, trained without a break."""
     found = {}
     for mode, changes in MODES.items():
         root = tmp_path_factory.mktemp(mode)
-        config = tiny(root, weights, model__tune=mode, run__checkpoint_steps=4, **changes)
-        found[mode] = train.start(config)
+        parts = assembled(root, weights, model__tune=mode, run__checkpoint_steps=4, **changes)
+        parts.trainer.fit(parts.classifier, parts.data)
+        found[mode] = parts
     return found
+
+
+@pytest.fixture(scope="module")
+def finished(trained) -> train.Run:
+    """The run with LoRA, tested, saved and drawn."""
+    return train.carry_out(trained["lora"])
 
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("step", [4, 16])  # in the first epoch, where the head is alone; later
 def test_killed_and_resumed_without_the_weights_equals_uninterrupted(
-    tmp_path, weights, finished, mode, step
+    tmp_path, weights, trained, mode, step
 ):
     copy = tmp_path / "copy.safetensors"
     copy.write_bytes(weights.read_bytes())
@@ -286,25 +295,35 @@ def test_killed_and_resumed_without_the_weights_equals_uninterrupted(
     again = train.assemble(config, parts.folder, resumed=True)
     assert again.source == "/".join(copy.parts[-3:])
     again.trainer.fit(again.classifier, again.data, ckpt_path=parts.folder.last, weights_only=True)
-    one, two = state_of(finished[mode].path), state_of(parts.folder.path)
+    whole = trained[mode].folder
+    one, two = state_of(whole.path), state_of(parts.folder.path)
     assert one.keys() == two.keys()
     assert all(torch.equal(value, two[name]) for name, value in one.items())
-    tables = [path / "metrics.csv" for path in (finished[mode].path, parts.folder.path)]
-    assert tables[0].read_bytes() == tables[1].read_bytes()
+    assert whole.metrics.read_bytes() == parts.folder.metrics.read_bytes()
 
 
-def test_what_is_frozen_stays_and_the_rest_learns(weights, finished):
+def test_what_is_frozen_stays_and_the_rest_learns(trained, finished):
     first = network().state_dict()
-    lora = finished["lora"]
-    saved = lora.model.net.state_dict()
+    saved = finished.model.net.state_dict()
     assert saved.keys() == first.keys()  # merged, plain names
     learned = {name for name in saved if not torch.equal(saved[name], first[name])}
     by_layer = {f"blocks.{i}.attn.{one}.weight" for i in (0, 1) for one in ("qkv", "proj")}
     assert learned - {"pos_embed"} == by_layer | {"head.weight", "head.bias"}
-    assert lora.summary["parameters"] == sum(one.numel() for one in saved.values())
-    assert lora.summary["trained_parameters"] == 170 + 2 * (2 * 16 + 2 * 48 + 2 * 16 + 2 * 16)
-    full = finished["full"].model.net.state_dict()
-    assert not any(torch.equal(full[name], first[name]) for name in full)
+    assert finished.summary["parameters"] == sum(one.numel() for one in saved.values())
+    assert finished.summary["trained_parameters"] == 170 + 2 * (2 * 16 + 2 * 48 + 2 * 16 + 2 * 16)
+    full = state_of(trained["full"].folder.path)
+    assert not any(torch.equal(full[f"net.{name}"], first[name]) for name in first)
+
+
+def test_the_saved_lora_is_the_averaged_network(finished):
+    """Merged by hand from the checkpoint of the chosen epoch."""
+    state = state_of(finished.path, "best")
+    name = "blocks.1.attn.qkv.weight"
+    start = "average.blocks.1.attn.qkv.parametrizations.weight"
+    scale = 16 / 2  # lora_alpha / lora_rank
+    merged = state[f"{start}.original"] + scale * state[f"{start}.0.b"] @ state[f"{start}.0.a"]
+    torch.testing.assert_close(finished.model.net.state_dict()[name], merged)
+    assert not torch.equal(state[f"{start}.0.b"], state[f"{start}.0.b".replace("average", "net")])
 
 
 def test_the_backbone_rests_while_the_head_learns(tmp_path, weights):
@@ -332,15 +351,15 @@ def test_the_backbone_rests_while_the_head_learns(tmp_path, weights):
 
 
 def test_models_say_where_they_are_from(weights, finished):
-    about = model_file.about(finished["lora"].path / "model.safetensors")
+    about = model_file.about(finished.path / "model.safetensors")
     where = "/".join(weights.parts[-3:])
     assert about["source"] == f"{where}, fine-tuned (lora) on digits"
-    assert finished["lora"].model.preprocess.mean == (0.4, 0.5, 0.6)
+    assert finished.model.preprocess.mean == (0.4, 0.5, 0.6)
 
 
 def test_a_run_goes_on_from_another_run(tmp_path, finished):
-    parts = assembled(tmp_path, finished["full"].path)
-    own = finished["full"].model.net.state_dict()
+    parts = assembled(tmp_path, finished.path)
+    own = finished.model.net.state_dict()
     ours = parts.classifier.net.state_dict()
     assert all(torch.equal(ours[name], own[name]) for name in own)  # the head too
 
@@ -395,33 +414,33 @@ def test_a_probe_changes_the_head_alone_and_varies_nothing(tmp_path, probed, wei
 
 
 def test_a_killed_probe_computes_what_is_missing_alone(tmp_path, weights, probed, monkeypatch):
-    changes = {"model__tune": "probe", "data__flip": 0.5}
     calls = []
     original = probe.features_of
 
     def failing(net, images):
         calls.append(len(images))
         if len(calls) == 5:
-            raise KeyboardInterrupt
+            raise Killed
         return original(net, images)
 
-    from vit.callbacks import Stopped
-
     monkeypatch.setattr(probe, "features_of", failing)
-    with pytest.raises(Stopped, match="SIGINT"):
-        train.start(tiny(tmp_path, weights, **changes))
-    folder = tmp_path / "tiny" / "1"
-    resumed = train.resume(str(folder))
-    batches = [
-        -(-len(np.load(folder / "checkpoints" / f"features_{part}.npy")) // 128)
-        for part in ("train", "val")
-    ]
-    assert len(calls) - 1 == sum(batches)  # none twice but the one that failed
+    parts = assembled(tmp_path, weights, model__tune="probe", data__flip=0.5)
+    with pytest.raises(Killed):
+        fit_probe.fit_probe(parts)
+    config = settings.load(str(parts.folder.config))
+    again = train.assemble(config, parts.folder, resumed=True)
+    fit_probe.fit_probe(again)
+    counts = [len(again.data.of(part)) for part in ("train", "val")]
+    assert len(calls) - 1 == sum(-(-count // 128) for count in counts)  # none twice but the failed
+    for part in ("train", "val"):
+        kept, whole = (np.load(f.features(part)) for f in (parts.folder, RunFolder(probed.path)))
+        assert np.isfinite(whole).all()
+        assert np.array_equal(kept, whole)
     for name in ("metrics.csv", "split.csv"):
-        assert (folder / name).read_bytes() == (probed.path / name).read_bytes()
-    one, two = resumed.model.net.state_dict(), probed.model.net.state_dict()
+        assert (parts.folder.path / name).read_bytes() == (probed.path / name).read_bytes()
+    one, two = state_of(parts.folder.path), state_of(probed.path)
+    assert one.keys() == two.keys()
     assert all(torch.equal(one[name], two[name]) for name in two)
-    assert resumed.summary["test"] == probed.summary["test"]
 
 
 def test_a_probe_killed_between_its_checkpoints_is_made_good(tmp_path, weights, monkeypatch):
@@ -432,20 +451,34 @@ def test_a_probe_killed_between_its_checkpoints_is_made_good(tmp_path, weights, 
         original(part, target)
         raise Killed
 
+    parts = assembled(tmp_path, weights, model__tune="probe")
     with monkeypatch.context() as patch:
         patch.setattr(fit_probe, "publish", killed)
         with pytest.raises(Killed):
-            train.start(tiny(tmp_path, weights, model__tune="probe"))
+            fit_probe.fit_probe(parts)
+    assert not parts.folder.last.exists()
     monkeypatch.setattr(probe, "fits", None)
-    run = train.resume(str(tmp_path / "tiny" / "1"))
-    assert run.summary["test"]["count"] == 360
+    fit_probe.fit_probe(parts)
+    assert parts.folder.last.read_bytes() == parts.folder.best.read_bytes()
 
 
 def test_a_probe_without_validation_says_which_strength_it_takes(tmp_path, weights, caplog):
-    run = train.start(tiny(tmp_path, weights, model__tune="probe", data__val_share=0))
-    assert (run.summary["l2"], run.summary["val"]) == (0.03, {})
+    parts = assembled(tmp_path, weights, model__tune="probe", data__val_share=0)
+    fit_probe.fit_probe(parts)
+    (row,) = runs.read(parts.folder.metrics)
+    assert (float(row["l2"]), row["val_top1"]) == (0.03, "")
+    warn_of_missing({}, "probe")
     assert "no validation part: L2 strength 0.03 is taken" in caplog.text
-    assert len(runs.read(run.path / "metrics.csv")) == 1
+
+
+def test_damaged_weights_are_found_by_their_features(tmp_path):
+    net = network()
+    torch.nn.init.constant_(net.norm.weight, float("nan"))
+    path = tmp_path / "damaged.safetensors"
+    model_file.save(path, net, ["x", "y", "z"], Preprocess((12, 12)))
+    parts = assembled(tmp_path, path, model__tune="probe")
+    with pytest.raises(FloatingPointError, match="features of train images are no finite numbers"):
+        fit_probe.fit_probe(parts)
 
 
 @pytest.mark.parametrize(

@@ -220,8 +220,8 @@ class Optim:
 
     Args:
         epochs: passes over the training images.
-        lr: highest learning rate, the head's; null: 1e-3 from scratch and for lora, 2e-4 for other
-            pretrained weights.
+        lr: highest learning rate, the head's; null: 1e-3 from scratch, and of pretrained weights 5e-4
+            for full, 2e-4 for head_then_full, 2e-3 for lora.
         min_lr: last learning rate.
         warmup_epochs: epochs over which the rate rises from 0; may be a fraction.
         weight_decay: AdamW's, on weight matrices; biases, norms, positions and tokens have none.
@@ -232,7 +232,7 @@ class Optim:
         average_decay: decay of the averaged weights, which are the ones validated and saved; 0: none.
         patience: stop after this many epochs without a better validation result; 0: never.
         layer_decay: factor on the learning rate from each block to the one before it, above 0, at
-            most 1; null: 0.75 where all of pretrained weights learn, else 1.
+            most 1; null: 0.65 where all of pretrained weights learn, else 1.
         head_epochs: with model.tune head_then_full, the epochs at the start in which the head alone
             learns.
         head_lr: the learning rate at which it does so, falling to 0.

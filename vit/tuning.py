@@ -24,10 +24,10 @@ NEVER_DECAYED = ("pos_embed", "cls_token", "dist_token", "reg_token", "attn_pool
 # What settings that are null mean.
 DEFAULTS = {
     "from_scratch": {"lr": 1e-3, "layer_decay": 1.0},
-    "full": {"lr": 2e-4, "layer_decay": 0.75},
+    "full": {"lr": 5e-4, "layer_decay": 0.65},
     "probe": {"lr": 0.0, "layer_decay": 1.0},
-    "head_then_full": {"lr": 2e-4, "layer_decay": 0.75},
-    "lora": {"lr": 1e-3, "layer_decay": 1.0},
+    "head_then_full": {"lr": 2e-4, "layer_decay": 0.65},
+    "lora": {"lr": 2e-3, "layer_decay": 1.0},
 }
 EMBEDDING = ("cls_token", "dist_token", "reg_token", "pos_embed", "patch_embed", "norm_pre")
 
