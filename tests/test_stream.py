@@ -20,7 +20,8 @@ from vit.data import ImageData
 from vit.datasets import Folder
 from vit.images import Preprocess, fit, read
 from vit.loaders import EvalLoader, Part, TrainLoader, mix
-from vit.stream import Stream, StreamedPart, random_box
+from vit.opener import random_box
+from vit.stream import Stream, StreamedPart
 
 SIZE = Preprocess(size=(12, 16))  # height and width differ
 CROP = (0.2, 1.0)
