@@ -1,12 +1,19 @@
 """`vit evaluate` against the run's own numbers and by its messages."""
 
 import json
+from pathlib import Path
 
+import numpy as np
 import pytest
 import timm
 import torch
+from PIL import Image
 
 import vit
+from vit.cli import main
+from vit.datasets import Digits
+from vit.evaluation import evaluate
+from vit.inference import Computing
 from vit.metrics import Predictions
 
 
@@ -41,26 +48,78 @@ def test_timm_loads_the_run_folder(run):
     assert all(torch.equal(v, theirs.state_dict()[k]) for k, v in model.net.state_dict().items())
 
 
-def test_a_folder_of_the_same_images_gives_the_same(run, command, tmp_path):
-    from vit.datasets import Digits
-
-    digits = Digits()
+@pytest.fixture(scope="module")
+def digits_as_files(tmp_path_factory) -> Path:
+    """The test images as PNG files in test/LABEL/."""
+    folder, digits = tmp_path_factory.mktemp("digits"), Digits()
     for item in digits.items():
         if item.split == "test":
-            (tmp_path / "test" / item.label).mkdir(parents=True, exist_ok=True)
+            (folder / "test" / item.label).mkdir(parents=True, exist_ok=True)
             photo = digits.open(item, (8, 8))
-            photo.image.save(tmp_path / "test" / item.label / f"{item.id}.png")
+            photo.image.save(folder / "test" / item.label / f"{item.id}.png")
+    return folder
+
+
+def test_a_folder_of_the_same_images_gives_the_same(run, command, digits_as_files, tmp_path):
     own = json.loads((run / "summary.json").read_text())["test"]
     output = tmp_path / "result.json"
-    again = evaluated(command, tmp_path, "--model", run / "model.safetensors", "--output", output)
+    words = [digits_as_files, "--model", run / "model.safetensors", "--output", output]
+    again = evaluated(command, *words)
     assert (again["correct"], again["count"]) == (own["correct"], own["count"])
     assert json.loads(output.read_text()) == again
 
 
+def test_equals_predict_scored_by_hand(run, digits_as_files):
+    """The rows of `vit predict`, whose folders are the true classes, counted here."""
+    result = evaluate(vit.load(run), str(digits_as_files), computing=Computing(7)).report()
+    rows = vit.load(run).predict([digits_as_files], top_k=10, batch_size=50)
+    true = [Path(row["path"]).parent.name for row in rows]
+    right = [row["label"] == label for row, label in zip(rows, true, strict=True)]
+    assert (result["count"], result["correct"]) == (len(rows), sum(right))
+    assert result["top1"] == pytest.approx(sum(right) / 360)
+    top5 = [
+        label in [one["label"] for one in row["top"][:5]]
+        for row, label in zip(rows, true, strict=True)
+    ]
+    assert result["top5"] == pytest.approx(sum(top5) / 360)
+    shares = [
+        next(one["probability"] for one in row["top"] if one["label"] == label)
+        for row, label in zip(rows, true, strict=True)
+    ]
+    assert result["nll_calibrated"] == pytest.approx(-np.log(shares).mean(), abs=1e-5)
+    for i, label in enumerate(result["classes"]):
+        for j, said in enumerate(result["classes"]):
+            pairs = [(row["label"], name) for row, name in zip(rows, true, strict=True)]
+            assert result["confusion"][i][j] == pairs.count((said, label))
+
+
+def test_the_pictures_of_a_run_and_the_result_in_a_folder(run, tmp_path, capsys):
+    words = ["evaluate", "digits", "--model", str(run), "--output", str(tmp_path / "new" / "out")]
+    assert main(words) == 0
+    written = sorted(path.name for path in (tmp_path / "new" / "out").iterdir())
+    pictures = ["confusion.png", "mistakes.png", "per_class.png", "reliability.png"]
+    assert written == sorted([*pictures, "evaluation.json"])
+    text = (tmp_path / "new" / "out" / "evaluation.json").read_text("utf-8")
+    assert text == capsys.readouterr().out
+    for name in pictures:
+        with Image.open(tmp_path / "new" / "out" / name) as ours, Image.open(run / name) as runs:
+            # the run's own are titled differently; what is drawn of the same numbers is as large
+            assert ours.width == runs.width
+            assert np.asarray(ours.convert("L")).std() > 5
+
+
+def test_mistakes_are_opened_when_they_are_drawn(run):
+    """No pixels are kept: the picture asks for those it shows."""
+    evaluation = evaluate(vit.load(run), "digits")
+    wrong = int((~evaluation.predictions.correct()).nonzero()[0])
+    digits = Digits()
+    photo = digits.open(evaluation.items[wrong], (8, 8))
+    seen = evaluation.image_of(wrong).transpose(1, 2, 0)
+    np.testing.assert_array_equal(seen, np.asarray(photo.image))
+
+
 @pytest.mark.parametrize("batch_size", [1, 64])
 def test_unreadable_photos_are_left_out_and_counted(run, command, tmp_path, batch_size):
-    from PIL import Image
-
     (tmp_path / "3").mkdir()
     for name in ("a", "b"):
         Image.new("RGB", (9, 9)).save(tmp_path / "3" / f"{name}.png")
@@ -75,8 +134,6 @@ def test_unreadable_photos_are_left_out_and_counted(run, command, tmp_path, batc
 
 def test_messages(run, command, tmp_path):
     (tmp_path / "zebra").mkdir()
-    from PIL import Image
-
     Image.new("RGB", (9, 9)).save(tmp_path / "zebra" / "a.png")
     for words, message, code in [
         (["digits"], "the following arguments are required: --model", 2),

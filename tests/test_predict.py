@@ -216,7 +216,7 @@ def test_names_of_files_that_are_no_text_survive(model_folder, folder, tmp_path)
     for kind in ("csv", "jsonl"):
         assert main([*words, str(tmp_path / f"rows.{kind}")]) == 0
     assert b"caf\xe9 \xe7.png," in (tmp_path / "rows.csv").read_bytes()
-    row = json.loads((tmp_path / "rows.jsonl").read_text("ascii"))
+    row = json.loads((tmp_path / "rows.jsonl").read_text("utf-8"))
     assert Path(row["path"]).name == name
 
 
@@ -267,10 +267,17 @@ def test_nothing_to_do_is_said(model_folder, tmp_path, capsys, caplog):
 # In processes of their own: what streams, signals and a fresh start do.
 
 
-def process(*words, **options) -> subprocess.Popen:
-    start = [sys.executable, "-m", "vit", "predict", *map(str, words)]
+# Python has Ctrl-C only where its parent did not ignore the signal, as a shell's `&` does.
+START = """import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from vit.cli import main
+sys.exit(main())"""
+
+
+def process(*words) -> subprocess.Popen:
+    start = [sys.executable, "-c", START, "predict", *map(str, words)]
     pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
-    return subprocess.Popen(start, **pipes | options)
+    return subprocess.Popen(start, **pipes, cwd=Path(__file__).parents[1])
 
 
 def test_a_reader_that_leaves_is_no_error(model_folder, good):
@@ -294,7 +301,7 @@ def test_ctrl_c_leaves_whole_rows_of_what_was_done(model_folder, good, tmp_path,
             assert ours.poll() is None, ours.stderr.read()
         ours.send_signal(signal.SIGINT)
         assert ours.wait(60) == 130
-        assert ours.stderr.read() == b"python -m vit predict: stopped by Ctrl-C\n"
+        assert ours.stderr.read() == b"vit predict: stopped by Ctrl-C\n"
     text = output.read_text("utf-8")
     rows = json.loads(text) if kind == "json" else list(csv.DictReader(io.StringIO(text)))
     assert [row["path"] for row in rows] == good[: len(rows)]

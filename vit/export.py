@@ -32,7 +32,7 @@ BATCH = torch.export.Dim("batch", min=1)
 Runner = Callable[[Tensor], Tensor]
 
 
-class ParityError(ValueError):
+class ParityError(FloatingPointError):
     """The exported file computes something else than the network."""
 
 
