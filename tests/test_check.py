@@ -275,6 +275,16 @@ def test_copies_across_the_division_that_training_makes(tmp_path):
     assert cases(report, "near-identical-same") == {*map(frozenset, pairs)} - apart
 
 
+def test_pictures_of_a_few_pixels_are_compared_byte_for_byte_alone(tmp_path):
+    for part in ("train", "val"):
+        flat(tmp_path / part, {"a": 2})
+    for side in (15, 16):
+        for suffix in ("png", "bmp"):
+            photo(tmp_path / "train" / "a" / f"{side}.{suffix}", side, (side, 40))
+    found = cases(check(tmp_path), "near-identical-same")
+    assert found == {frozenset({"train/a/16.bmp", "train/a/16.png"})}
+
+
 def test_strange_names_links_and_a_table(tmp_path, capsys):
     root = flat(tmp_path / "photos", {"猫 $x$": 4, "<b>O'Brien": 4})
     name = os.fsdecode(b"caf\xe9.jpg")

@@ -12,6 +12,7 @@ from vit.near import COPY, Match, matches
 from vit.survey import Seen
 
 NEAR = "resized, recompressed, cropped a little or mirrored"
+LEAST_SIDE = 16  # pixels; smaller pictures are too simple to tell copies by their look
 MANY = 2000  # photos, from which on the comparison takes long enough to be shown
 
 
@@ -46,6 +47,8 @@ def compared(photos: list[Seen]) -> list[Match]:
     if not photos:
         return []
     signatures = np.stack([one.signature for one in photos])
+    small = [min(one.height, one.width) < LEAST_SIDE for one in photos]
+    signatures[small] = 0  # of one colour: like nothing
     if len(photos) < MANY:
         return matches(signatures)
     with Progress(len(photos) ** 2, "pairs compared") as bar:

@@ -91,14 +91,20 @@ def sizes(seen: list[Seen], size: int) -> list[Finding]:
             seen_share = f"{one.width}x{one.height}, {short / side:.0%} of it seen"
             long.append(Case((one.item.id,), seen_share))
     enlarge = f"enlarges them to {size} pixels: they are blurred, other photos are sharp"
-    least = f"a short side below {size} pixels, the network's"
+    fraction = f"{size / VERY_SMALL:g} pixels, 1/{VERY_SMALL} of the network's"
     shape = (
         "with --data.fit crop (the default from scratch) sees the middle square alone; pad or "
         "squash keep the whole"
     )
     return [
-        *of_photos("tiny", WARNING, f"{{}} tiny: {least} / {VERY_SMALL}", enlarge, tiny),
-        *of_photos("small", NOTE, f"{{}} with {least}", enlarge, small),
+        *of_photos("tiny", WARNING, f"{{}} tiny: a short side below {fraction}", enlarge, tiny),
+        *of_photos(
+            "small",
+            NOTE,
+            f"{{}} with a short side below {size} pixels, the network's",
+            enlarge,
+            small,
+        ),
         *of_photos("long", NOTE, f"{{}} more than {LONG:g} times as long as wide", shape, long),
     ]
 
