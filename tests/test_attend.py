@@ -15,11 +15,13 @@ from PIL import Image
 import vit
 from vit import explain, model_file
 from vit.attending import MOST_PNG, encoded, stems_of
+from vit.captions import MEANINGS
 from vit.cli import Parser, main
-from vit.commands.attend import add_arguments
+from vit.commands.attend import LAYOUTS, METHODS, add_arguments
 from vit.head_maps import head_maps
 from vit.images import Preprocess, fit, read
 from vit.overlay import colour_map, overlay, scale_top
+from vit.views import LOOKS
 
 HOT, COLD = colour_map()[255], colour_map()[0]
 LOOKED_AT = (2, 5)  # the row and column of the patch that the network below looks at
@@ -254,7 +256,7 @@ def test_the_heat_file_says_where_each_patch_lies(looking, tmp_path):
         (("--layout", "classes"), 3, "generic attribution"),
         (("--layout", "classes", "--method", "legrad", "--target", "猫", "2"), 2, "LeGrad"),
         (("--method", "gradcam", "--target", "a b", "10"), 2, "GradCAM"),
-        (("--layout", "methods"), 6, "rollout"),
+        (("--layout", "methods"), len(explain.METHODS) + 1, "rollout"),
         (("--layout", "depth", "--patch", "1,3", "--method", "raw"), 3, "as patch (1, 3) sees it"),
         (("--at", "20,20", "--heads", "max", "--discard", 0.3), 1, "not the paper's"),
         (("--sinks", "exclude", "--grid", "--view", "nearest"), 1, "outlier patches excluded"),
@@ -340,7 +342,7 @@ def test_a_second_call_writes_the_same_bytes(trained, tmp_path):
     for name in ("a.png", "b.png"):
         store(picture(48, 64), tmp_path / name)
     for output in ("one", "two"):
-        words = ("--layout", "methods", "--output", tmp_path / output, "--model", trained)
+        words = ("--layout", "panels", "--output", tmp_path / output, "--model", trained)
         assert attend(tmp_path / "a.png", tmp_path / "b.png", *words) == 0
     files = sorted(path.name for path in (tmp_path / "one").iterdir())
     assert files == ["a.npz", "a.png", "attend.json", "b.npz", "b.png"]
@@ -493,6 +495,11 @@ def test_a_network_without_classes_says_so(words, tmp_path, capsys):
     assert "explains a class, but this network knows none" in capsys.readouterr().err
     assert attend(tmp_path / "a.png", "--model", model, "--output", output) == 0
     assert rows_of(output)[0]["label"] is None
+
+
+def test_the_command_offers_every_method_and_layout():
+    assert METHODS == explain.METHODS and set(METHODS) == set(MEANINGS)
+    assert tuple(LOOKS) == LAYOUTS
 
 
 def test_readmes_commands_are_understood():

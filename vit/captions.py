@@ -13,6 +13,8 @@ FLAT = 0.1  # a map all of whose patches are within this share of the mean shows
 MEANINGS = {
     "rollout": "Rollout: the attention of these layers followed back from {reader} to the patches.",
     "raw": "Attention: the share of what {reader} reads that comes from each patch.",
+    "affinity": "Gathered: what {reader} reads from those patches that each patch itself looks at, "
+    "step by step through the layers.",
     "generic": "Generic attribution: attention that raises the score of the class, followed back "
     "through the layers from {reader} (Chefer et al. 2021).",
     "legrad": "LeGrad: how much more attention to a patch would raise the score of the class, mean "

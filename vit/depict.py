@@ -7,7 +7,6 @@ import torch
 
 from vit import captions
 from vit.canvas import PLAIN, Style, heat_affine, patch_at
-from vit.inference import Computing, forward
 from vit.layouts import common_top, compose
 from vit.legend import Answer, Text
 from vit.looking import Question, answers
@@ -79,10 +78,10 @@ def depict(
     grid = model.net.architecture.grid_size
     if drawing.at is not None:
         question = replace(question, patch=patch_at(affine, grid, drawing.at))
-    pixels = loaded.fitted.pixels[None]
-    said = answers(model, forward(model, pixels, Computing(), device)[0])
-    images = torch.from_numpy(pixels).to(device).permute(0, 3, 1, 2)
-    seen = look(model, normalise(images, model.preprocess), question, said)
+    pixels = torch.from_numpy(loaded.fitted.pixels[None]).to(device).permute(0, 3, 1, 2)
+    images = normalise(pixels, model.preprocess)
+    said = answers(model, images)
+    seen = look(model, images, question, said)
     top = common_top(seen.maps)
     text = worded(model, loaded, question, drawing, said, seen, top)
     page = compose(

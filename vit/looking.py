@@ -5,8 +5,10 @@ One photo at a time, so that its picture does not depend on its neighbours in a 
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
+from vit.attention_rows import evaluating
 from vit.captions import of_method, of_outliers, of_prefix
 from vit.explain import METHOD, Explanation, explain
 from vit.layouts import Map
@@ -49,14 +51,17 @@ class Question:
     layout: str = "overlay"
 
 
-def answers(model: TrainedModel, logits: Tensor) -> list[tuple[int, Answer]]:
+@torch.no_grad()
+def answers(model: TrainedModel, images: Tensor) -> list[tuple[int, Answer]]:
     """All classes with their probabilities, most probable first; none for a network without.
 
     Args:
-        logits: of one photo, (C,).
+        images: one photo's, (1, 3, height, width), normalised.
     """
     if not model.classes:
         return []
+    with evaluating(model.net):
+        logits = model.net(images)[0]
     probabilities = (logits.double() / model.temperature).softmax(dim=0).cpu()
     order = probabilities.argsort(descending=True, stable=True).tolist()
     return [(k, Answer(str(model.classes[k]), float(probabilities[k]))) for k in order]

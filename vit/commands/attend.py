@@ -6,7 +6,7 @@ import sys
 from vit.commands import options
 
 LAYOUTS = ("overlay", "panels", "depth", "heads", "classes", "methods")
-METHODS = ("rollout", "raw", "generic", "legrad", "gradcam")
+METHODS = ("rollout", "raw", "affinity", "generic", "legrad", "gradcam")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -43,7 +43,7 @@ def add_question(group) -> None:
         "--method",
         choices=METHODS,
         default="rollout",
-        help="rollout and raw show attention, the others explain a class (default: rollout)",
+        help="rollout, raw and affinity show attention, the others explain a class (default: rollout)",
     )
     group.add_argument(
         "--layers",
