@@ -141,6 +141,21 @@ def raw(net, images, layers=slice(-1, None), query=None, **fusing) -> Tensor:
     return on_grid(net, row_of(net, mean, query))
 
 
+def affinity(net, images, layers=slice(-3, None), query=None, **fusing) -> Tensor:
+    """A patch's value: what its product of patch-to-patch attention gives, of the query's row."""
+    with torch.no_grad():
+        maps, _, _ = run(net, images)
+    fused = [as_one(weights, **fusing) for weights in maps[layers]]
+    value = row_of(net, fused[-1], query)
+    prefix = net.num_prefix_tokens
+    for one in fused:
+        patches = one[:, prefix:, prefix:]
+        patches = patches / patches.sum(-1, keepdim=True)
+        moved = torch.einsum("bij,bj->bi", patches, value[:, prefix:])
+        value = torch.cat([value[:, :prefix], moved], dim=1)
+    return on_grid(net, value)
+
+
 def slopes(net, images, target=None) -> tuple[list[Tensor], list[Tensor]]:
     """A and dS/dA of each layer, S the logit of the class."""
     maps, _, logits = run(net, images)
@@ -189,6 +204,7 @@ def gradcam(net, images, target=None, layers=slice(-1, None)) -> Tensor:
 METHODS = {
     "rollout": rollout,
     "raw": raw,
+    "affinity": affinity,
     "generic": generic,
     "legrad": legrad,
     "gradcam": gradcam,

@@ -13,6 +13,7 @@ from timm.models.vision_transformer import VisionTransformer as TimmTransformer
 
 import vit
 from vit.attention import SelfAttention
+from vit.attention_maps import gathered
 from vit.attention_rows import Layer, attend, blocks_of_rows, fused
 from vit.explain import raw, rollout
 
@@ -468,3 +469,23 @@ def test_a_single_image_needs_a_batch_dimension():
     _, net = both(1)
     with pytest.raises(ValueError, match=r"images must be \(B, .*got \(3, 32, 32\).*image\[None\]"):
         rollout(net, pictures(net)[0])
+
+
+# --- Affinity ----------------------------------------------------------------------------------
+
+
+def test_affinity_by_hand():
+    first = [[[0.5, 0.25, 0.25], [0.2, 0.2, 0.6], [0.5, 0.5, 1e-12]]]
+    second = [[[0.2, 0.6, 0.2], [0.5, 0.25, 0.25], [0.1, 0.3, 0.6]]]
+    layers = [Layer(with_attention(maps), torch.eye(3, 3)[None]) for maps in (first, second)]
+    # r = [.6, .2]; first [[.25, .75], [1, 0]] r = [.3, .6];
+    # second [[.5, .5], [1/3, 2/3]] of it = [.45, .5]
+    row = gathered(layers, torch.tensor([[1.0, 0, 0]]), 2, fused, prefix=1)
+    torch.testing.assert_close(row, torch.tensor([[0, 0.45, 0.5]]), rtol=0, atol=1e-6)
+
+
+def test_affinity_of_uniform_attention_between_patches_is_flat():
+    maps = [[[0.2, 0.6, 0.2], [0.5, 0.25, 0.25], [0.2, 0.4, 0.4]]]
+    layers = [Layer(with_attention(maps), torch.eye(3, 3)[None])]
+    row = gathered(layers, torch.tensor([[1.0, 0, 0]]), 2, fused, prefix=1)
+    torch.testing.assert_close(row, torch.tensor([[0, 0.4, 0.4]]))

@@ -25,8 +25,9 @@ def test_what_comes_back(method):
     assert told.heat.shape == told.outliers.shape == (2, 4, 6)
     assert told.heat.dtype == told.prefix_share.dtype == torch.float32
     assert told.prefix_share.shape == told.outlier_share.shape == (2,)
-    assert told.layers == {"raw": range(3, 4), "gradcam": range(3, 4)}.get(method, range(4))
-    if method in ("rollout", "raw"):
+    own = {"raw": range(3, 4), "gradcam": range(3, 4), "affinity": range(1, 4)}
+    assert told.layers == own.get(method, range(4))
+    if method in ("rollout", "raw", "affinity"):
         assert told.targets is None
     else:
         assert torch.equal(told.targets, small()(IMAGES).argmax(dim=1))
@@ -85,6 +86,10 @@ LABELS = [
     ),
     ({"method": "raw"}, "attention of layer 4 of 4"),
     ({"method": "raw", "heads": 2, "layers": "1"}, "attention of layer 1 of 4, head 3"),
+    (
+        {"method": "affinity"},
+        "attention gathered between patches over the last 3 of 4 layers",
+    ),
     ({"method": "generic"}, "generic attribution over all 4 layers"),
     ({"method": "legrad"}, "LeGrad over all 4 layers"),
     ({"method": "gradcam"}, "attention GradCAM of layer 4 of 4"),
@@ -135,14 +140,14 @@ def test_layers_that_mean_nothing(text):
 WRONG = [
     (
         {"method": "grad"},
-        r'method \("grad"\) must be one of rollout, raw, generic, legrad, gradcam',
+        r'method \("grad"\) must be one of rollout, raw, affinity, generic, legrad, gradcam',
     ),
     ({"sinks": "hide"}, r'sinks \("hide"\) must be one of show, exclude'),
     ({"target": 0}, r"target \(0\) has no meaning for rollout: .*use generic, legrad, gradcam"),
     ({"method": "raw", "discard": 0.5}, r"discard \(0\.5\) has no meaning for raw: .*use rollout"),
     (
         {"method": "legrad", "query": 0},
-        r"query \(0\) has no meaning for legrad: .*use rollout, raw, generic",
+        r"query \(0\) has no meaning for legrad: .*use rollout, raw, affinity, generic",
     ),
     ({"method": "generic", "heads": "max"}, r"heads \(max\) has no meaning for generic"),
     ({"heads": 1}, r'heads \("1"\) must be one of mean, max, min$'),
@@ -190,7 +195,7 @@ def test_without_a_head_there_is_no_class(method):
 
 
 def test_what_is_offered():
-    assert METHODS == ("rollout", "raw", "generic", "legrad", "gradcam")
+    assert METHODS == ("rollout", "raw", "affinity", "generic", "legrad", "gradcam")
     assert SINKS == ("show", "exclude")
     assert [one.name for one in fields(Explanation)] == [
         "heat",

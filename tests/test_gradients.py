@@ -116,7 +116,7 @@ def test_depth(method, layers):
 
 
 @pytest.mark.parametrize("query", [0, 7, 11])
-@pytest.mark.parametrize("method", ["rollout", "raw", "generic"])
+@pytest.mark.parametrize("method", ["rollout", "raw", "affinity", "generic"])
 @pytest.mark.parametrize("prefix", [0, 5])
 def test_any_patch_can_be_the_query(method, query, prefix):
     reference, net, images = small(prefix=prefix)
@@ -351,7 +351,7 @@ def test_network_is_as_before_after_an_error(method):
 
 @pytest.mark.parametrize("method", METHODS)
 def test_memory_is_flat_after_a_hundred_calls(method):
-    _, net, images = small(depth=2)
+    _, net, images = small(depth=1, grid=(1, 7))
 
     def tensors() -> int:
         gc.collect()

@@ -94,6 +94,7 @@ def test_a_network_without_sinks_has_none(method):
         ("rollout", {"heads": "max", "discard": 0.3}),
         ("raw", {}),
         ("raw", {"heads": 1}),
+        ("affinity", {}),
         ("generic", {}),
     ],
 )

@@ -1,7 +1,8 @@
-"""Maps of attention alone, which know of no class: rollout, and the weights as they are.
+"""Maps of attention alone, which know of no class: rollout, the weights as they are, affinity.
 
-Source: Abnar & Zuidema 2020 (arXiv 2005.00928), section 3, attention rollout; read at the class
-token's row as Dosovitskiy et al. 2021 (arXiv 2010.11929), appendix D.7, do.
+Sources: Abnar & Zuidema 2020 (arXiv 2005.00928), section 3, attention rollout; read at the class
+token's row as Dosovitskiy et al. 2021 (arXiv 2010.11929), appendix D.7, do. Xu et al. 2022,
+MCTformer (arXiv 2203.02891), section 3.3: attention between patches refines a class's map.
 
 B batch, L layers, T tokens = P prefix tokens + N patches, D embed_dim.
 """
@@ -16,6 +17,7 @@ from vit.attention_rows import (
     Fuse,
     Layer,
     attend,
+    blocks_of_rows,
     check_fusing,
     check_images,
     chosen,
@@ -109,6 +111,31 @@ def rolled(layers: list[Layer], v: Tensor, row_block: int, fuse: Fuse) -> Tensor
 def averaged(layers: list[Layer], v: Tensor, row_block: int, fuse: Fuse) -> Tensor:
     """The mean of v A_l over layers: rows (B, T) -> (B, T)."""
     return sum(attend(layer, v, row_block, fuse) for layer in layers) / len(layers)
+
+
+def gathered(layers: list[Layer], v: Tensor, row_block: int, fuse: Fuse, prefix: int) -> Tensor:
+    """Affinity: A"_b ... A"_a r over the layers a to b, r the row v A_b: rows (B, T) -> (B, T).
+
+    A" is the attention between patches alone, rows that sum to 1. So a patch's value is what the
+    query gives to the patches that this patch itself looks at: an object's patches look at each
+    other, and what falls on the background by chance is left to itself. MCTformer does this once,
+    with the mean of all layers; layer by layer over the last three was found better
+    (benchmarks/explain.py). The prefix tokens have 0.
+    """
+    heat = attend(layers[-1], v, row_block, fuse)[:, prefix:]
+    for layer in layers:
+        steps = [
+            between(fuse(weights.to(v.dtype)), prefix) @ heat[..., None]  # (B, R, 1)
+            for _, weights in blocks_of_rows(layer, range(prefix, v.shape[1]), row_block)
+        ]
+        heat = torch.cat(steps, dim=1)[..., 0]
+    return torch.nn.functional.pad(heat, (prefix, 0))
+
+
+def between(rows: Tensor, prefix: int) -> Tensor:
+    """Rows (B, R, T) -> what they give to patches, as shares of it: (B, R, N)."""
+    rows = rows[..., prefix:]
+    return rows / rows.sum(dim=-1, keepdim=True)
 
 
 def collect(net: VisionTransformer, images: Tensor, layers: range) -> list[Layer]:

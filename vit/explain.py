@@ -75,13 +75,14 @@ def explain(
     Args:
         method: one of METHODS.
         layers: which layers, as a slice counted from 0 at the image or as `layers_of` reads it;
-            None: the method's own, which is all of them for rollout and the last for raw, whose
+            None: the method's own (vit/methods.py): all of them for rollout, the last for raw, whose
             map over several layers is the mean of theirs.
         query: the patch that looks, its number row by row or (row, col); None: what the head reads.
         target: the class to explain, one for all images or one for each, by number; None: the
             predicted one. For several classes of an image call once for each. Only for methods
             that explain a class.
-        heads: "mean", "max" or "min" over heads; for raw also the number of one head.
+        heads: "mean", "max" or "min" over heads; for raw and affinity also the number of
+            one head.
         discard: share of each attention row, its smallest entries, taken as 0; rollout only.
         sinks: "show" or "exclude", which takes outlier patches as 0 in every row.
         row_block: rows of attention formed at once; the result does not depend on it.

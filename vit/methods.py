@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from vit.attention_maps import averaged, rolled
+from vit.attention_maps import averaged, gathered, rolled
 from vit.attention_rows import Fuse, check_fusing, chosen
 from vit.class_maps import generic_row, gradcam_row, legrad_row
 
@@ -63,6 +63,12 @@ METHOD = {
         ("query", "heads"),
         lambda layers, ask: averaged(layers, ask.start, ask.row_block, ask.fuse),
     ),
+    "affinity": Method(
+        "attention gathered between patches",
+        slice(-3, None),
+        ("query", "heads"),
+        lambda layers, ask: gathered(layers, ask.start, ask.row_block, ask.fuse, ask.prefix),
+    ),
     "generic": Method(
         "generic attribution",
         slice(None),
@@ -104,7 +110,7 @@ def check(method: str, sinks: str, **given) -> None:
             raise ValueError(
                 f"{name} ({value}) has no meaning for {method}: leave it out, or use {able}"
             )
-    check_fusing(given["heads"], given["discard"], one_head=method == "raw")
+    check_fusing(given["heads"], given["discard"], one_head=method in ("raw", "affinity"))
 
 
 def layers_used(method: str, layers: slice | str | None, depth: int) -> range:

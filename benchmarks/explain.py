@@ -1,0 +1,224 @@
+"""Does the heat land on the object? Every method beside two controls, on photos with object masks.
+
+    python benchmarks/explain.py --weights FILE --data ECSSD/ --photos FLOWERS/ [--count 300]
+
+FILE: ViT-S/14's weights under timm's names. ECSSD: a folder with pairs.csv (columns image, mask).
+FLOWERS: a folder with a folder of photos for each class, on which a linear head is fitted; the maps
+of a class are of the class which that head predicts, whatever the photo shows.
+
+Protocol: photos squashed to 224 pixels, masks likewise (nearest); maps upsampled bilinearly.
+acc and mIoU: foreground is what lies above the map's mean, pixels counted over all photos, mIoU
+the mean over foreground and background; AP: average precision of the pixels in the order of the map,
+the mean over photos; pointing: whether the map's largest pixel lies in the mask. In percent.
+
+`affinity` was chosen on every other photo (columns "even"); "odd" is the rest, on which nothing was
+chosen.
+"""
+
+import argparse
+import csv
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from PIL import Image
+from torch import Tensor
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+import vit
+from vit import images as photos
+from vit import pretrained
+from vit.attention_rows import Layer, fused, on_grid, what_is_read
+from vit.explain import explain, keep
+from vit.images import Preprocess
+from vit.methods import METHOD, Ask, layers_used
+from vit.normalise import normalise
+
+NAME, SIDE, BATCH = "vit_small_patch14_dinov2", 224, 20
+DEPTHS = ("all", "last:8", "last:6", "last:4", "last:3", "last:2")
+ROWS: dict[str, dict] = {
+    "raw, last layer": {"method": "raw"},
+    "raw, last 4 layers": {"method": "raw", "layers": "last:4"},
+    **{f"rollout, {depth}": {"layers": depth} for depth in DEPTHS},
+    **{f"rollout, {d}, no outliers": {"layers": d, "sinks": "exclude"} for d in DEPTHS},
+    "rollout, all, max": {"heads": "max"},
+    "rollout, all, min": {"heads": "min"},
+    "generic": {"method": "generic"},
+    "generic, last:3": {"method": "generic", "layers": "last:3"},
+    "legrad": {"method": "legrad"},
+    "gradcam": {"method": "gradcam"},
+    "affinity, last:2": {"method": "affinity", "layers": "last:2"},
+    "affinity, last:3": {"method": "affinity", "layers": "last:3"},
+    "affinity, last:4": {"method": "affinity", "layers": "last:4"},
+}
+CONTROLS = ("control: centre Gaussian", "control: random")
+
+
+def pixels(path: Path, preprocess: Preprocess) -> Tensor:
+    """A photo as the network's pixels: (3, side, side), uint8."""
+    photo = photos.read(str(path), at_least=preprocess.resized)
+    return torch.from_numpy(photos.fit(photo, preprocess).pixels).permute(2, 0, 1)
+
+
+def pairs(folder: Path, count: int, preprocess: Preprocess) -> tuple[Tensor, Tensor]:
+    """Photos (n, 3, side, side) uint8 and their masks (n, side, side) bool."""
+    with (folder / "pairs.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))[:count]
+    seen = torch.stack([pixels(folder / row["image"], preprocess) for row in rows])
+    masks = [
+        np.asarray(Image.open(folder / row["mask"]).convert("L").resize((SIDE, SIDE), 0)) > 127
+        for row in rows
+    ]
+    return seen, torch.from_numpy(np.stack(masks))
+
+
+def batches(seen: Tensor, preprocess: Preprocess) -> Iterator[Tensor]:
+    """What the network takes, a few photos at a time."""
+    for some in seen.split(BATCH):
+        yield normalise(some, preprocess)
+
+
+def with_head(weights: str, folder: Path) -> tuple[vit.VisionTransformer, Preprocess]:
+    """The network, with a linear head fitted to a folder of photos: multinomial, L-BFGS, l2 1e-3."""
+    classes = sorted(path for path in folder.iterdir() if path.is_dir())
+    net, preprocess = pretrained.network(NAME, weights, img_size=SIDE, num_classes=len(classes))
+    preprocess = replace(preprocess, fit="squash", crop_pct=1.0)
+    files = [
+        (path, label)
+        for label, one in enumerate(classes)
+        for path in sorted(one.iterdir())
+        if photos.is_image(path)
+    ]
+    seen = torch.stack([pixels(path, preprocess) for path, _ in files])
+    labels = torch.tensor([label for _, label in files])
+    with torch.no_grad():
+        features = [net.pool(net.forward_features(some)) for some in batches(seen, preprocess)]
+    fit(net.head, torch.cat(features), labels)
+    right = (net.head(torch.cat(features)).argmax(dim=1) == labels).float().mean()
+    print(f"head: {len(classes)} classes, {len(files)} photos, {right:.1%} of them right\n")
+    return net, preprocess
+
+
+def fit(head: torch.nn.Linear, features: Tensor, labels: Tensor) -> None:
+    """Logistic regression, in place."""
+    optimiser = torch.optim.LBFGS(head.parameters(), max_iter=200, line_search_fn="strong_wolfe")
+
+    def loss() -> Tensor:
+        optimiser.zero_grad()
+        value = F.cross_entropy(head(features), labels) + 1e-3 * head.weight.square().sum()
+        value.backward()
+        return value
+
+    optimiser.step(loss)
+
+
+def maps_of(
+    net: vit.VisionTransformer, seen: Tensor, preprocess: Preprocess, asked: list[dict]
+) -> list[Tensor]:
+    """The maps of all photos for each of what is asked: (n, rows, cols)."""
+    found = [[] for _ in asked]
+    for some in batches(seen, preprocess):
+        layers, outliers = None, None
+        for heats, one in zip(found, asked, strict=True):
+            if "target" in METHOD[one["method"]].takes:
+                heats.append(explain(net, some, **one).heat)
+                continue
+            if layers is None:  # one forward pass for all maps without a class
+                with torch.no_grad():
+                    layers = [Layer(*layer) for layer in net.attention_inputs(some)]
+                    layers, outliers = keep(layers, range(len(layers)), net.num_prefix_tokens, 128)
+            heats.append(without_class(net, some, layers, outliers, **one))
+    return [torch.cat(heats) for heats in found]
+
+
+@torch.no_grad()
+def without_class(net, some, kept, outliers, method, layers=None, heads="mean", sinks="show"):
+    """What `explain` gives, from layers and outliers that are there already."""
+    used = layers_used(method, layers, len(kept))
+    excluded = outliers if sinks == "exclude" else None
+    ask = Ask(
+        start=what_is_read(net, some, kept[-1].tokens),
+        fuse=partial(fused, heads=heads, excluded=excluded),
+        excluded=excluded,
+        prefix=net.num_prefix_tokens,
+        row_block=512,
+    )
+    v = METHOD[method].row(kept[used.start : used.stop], ask)
+    return on_grid(net, some, v if excluded is None else v.masked_fill(excluded, 0.0))
+
+
+def control(name: str, count: int) -> Tensor:
+    """A blob in the middle (sigma a quarter of the side), or noise: (count, 16, 16)."""
+    if "random" in name:
+        return torch.rand(count, 16, 16, generator=torch.manual_seed(0))
+    place = (torch.arange(16) + 0.5) / 16 - 0.5
+    blob = torch.exp(-(place[:, None].square() + place.square()) / (2 * 0.25**2))
+    return blob.expand(count, -1, -1)
+
+
+def scores(maps: Tensor, masks: Tensor) -> Tensor:
+    """acc, mIoU, AP, pointing in percent: over all photos, those of even and those of odd number."""
+    heat = F.interpolate(maps[:, None], size=(SIDE, SIDE), mode="bilinear")[:, 0].flatten(1)
+    masks = masks.flatten(1)
+    above = heat > heat.mean(dim=1, keepdim=True)
+    both, neither = (above & masks).sum(1), (~above & ~masks).sum(1)
+    counts = torch.stack([both, neither, (above | masks).sum(1), (~above | ~masks).sum(1)]).double()
+    ranked = torch.stack([average_precision(*one) for one in zip(heat, masks, strict=True)])
+    pointing = masks.gather(1, heat.argmax(dim=1, keepdim=True))[:, 0].double()
+    rows = []
+    for chosen in (slice(None), slice(0, None, 2), slice(1, None, 2)):
+        hit, miss, union, rest = counts[:, chosen].sum(dim=1)
+        accuracy = (hit + miss) / (union + miss)
+        overlap = (hit / union + miss / rest) / 2
+        rows.append(
+            torch.stack([accuracy, overlap, ranked[chosen].mean(), pointing[chosen].mean()])
+        )
+    return 100 * torch.stack(rows)
+
+
+def average_precision(heat: Tensor, mask: Tensor) -> Tensor:
+    """The mean, over the mask's pixels, of the precision where each comes in the order of heat."""
+    hits = mask[heat.argsort(descending=True)].double()
+    precision = hits.cumsum(0) / torch.arange(1, len(hits) + 1)
+    return (precision * hits).sum() / hits.sum()
+
+
+def measure(name: str, maps: Tensor, masks: Tensor) -> None:
+    """Prints a row."""
+    every, even, odd = scores(maps.float(), masks).tolist()
+    numbers = " ".join(f"{value:8.1f}" for value in every)
+    halves = " ".join(f"{value:7.1f}" for value in (even[2], odd[2], even[3], odd[3]))
+    print(f"{name:<32} {numbers}   {halves}", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
+    parser.add_argument("--weights", required=True, help="ViT-S/14 under timm's names")
+    parser.add_argument("--data", type=Path, required=True, help="folder with pairs.csv")
+    parser.add_argument("--photos", type=Path, required=True, help="folder of class folders")
+    parser.add_argument("--count", type=int, default=300, help="photos (default: 300)")
+    parser.add_argument("--only", nargs="+", default=[], help="rows whose name begins so")
+    given = parser.parse_args()
+    net, preprocess = with_head(given.weights, given.photos)
+    seen, masks = pairs(given.data, given.count, preprocess)
+    print(f"{len(seen)} photos of {SIDE}x{SIDE}, torch {torch.__version__}\n")
+    print(
+        f"{'map':<32} {'acc':>8} {'mIoU':>8} {'AP':>8} {'pointing':>8}   "
+        f"{'AP even':>7} {'odd':>7} {'pt even':>7} {'odd':>7}"
+    )
+    wanted = tuple(given.only) or ("",)
+    rows = {name: {"method": "rollout", **one} for name, one in ROWS.items()}
+    rows = {name: one for name, one in rows.items() if name.startswith(wanted)}
+    for name, maps in zip(rows, maps_of(net, seen, preprocess, list(rows.values())), strict=True):
+        measure(name, maps, masks)
+    for name in CONTROLS:
+        measure(name, control(name, len(seen)), masks)
+
+
+if __name__ == "__main__":
+    main()
