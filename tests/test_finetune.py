@@ -541,3 +541,54 @@ def test_sigkill_and_resume_equal_uninterrupted(tmp_path, weights, command, mode
     assert one.keys() == two.keys()
     assert all(torch.equal(value, two[name]) for name, value in one.items())
     assert (whole / "metrics.csv").read_bytes() == (folder / "metrics.csv").read_bytes()
+
+
+@pytest.fixture(scope="module")
+def food(tmp_path_factory, shared, dinov2) -> train.Run:
+    """A probe of real weights on real photos in three classes, with a test part of their own."""
+    root = tmp_path_factory.mktemp("food")
+    changes = {
+        "data.root": str(shared / "data" / "pizza_steak_sushi"),
+        "model.weights": str(dinov2),
+        "model.architecture": "vit_small_patch14_dinov2",
+        "run.root": str(root),
+    }
+    return train.start(settings.load("finetune", changes))
+
+
+@pytest.mark.full
+def test_a_probe_on_real_weights_beats_its_neighbours(food):
+    from sklearn.neighbors import KNeighborsClassifier
+
+    assert food.summary["test"]["count"] == 75
+    assert food.summary["test"]["top1"] > 0.8  # the largest class: 0.41
+    split = runs.read(food.path / "split.csv")
+    labels = {part: [r["class"] for r in split if r["split"] == part] for part in ("train", "val")}
+    kept = {part: np.load(RunFolder(food.path).features(part)) for part in labels}
+    neighbours = KNeighborsClassifier(10, metric="cosine").fit(kept["train"], labels["train"])
+    assert food.summary["val"]["top1"] > neighbours.score(kept["val"], labels["val"])
+
+
+@pytest.mark.full
+def test_features_are_timms_on_the_photo_as_timm_prepares_it(food, shared, dinov2):
+    import timm
+    from PIL import Image
+    from timm.data import create_transform
+    from timm.models.vision_transformer import checkpoint_filter_fn
+
+    name = "vit_small_patch14_dinov2"
+    module = timm.create_model(name, img_size=224, num_classes=0).eval()
+    module.load_state_dict(checkpoint_filter_fn(safetensors.torch.load_file(dinov2), module))
+    config = timm.get_pretrained_cfg(name)
+    transform = create_transform(
+        (3, 224, 224), mean=config.mean, std=config.std, interpolation="bicubic", crop_pct=1.0
+    )
+    rows = [row for row in runs.read(food.path / "split.csv") if row["split"] == "train"]
+    features = np.load(RunFolder(food.path).features("train"))
+    for i in range(0, len(rows), 50):
+        photo = Image.open(shared / "data" / "pizza_steak_sushi" / rows[i]["id"]).convert("RGB")
+        with torch.inference_mode():
+            theirs = module(transform(photo)[None])[0].numpy()
+        # Pixels may differ by 1 of 255 where a large JPEG was decoded smaller.
+        assert np.abs(features[i] - theirs).max() <= 0.05 * np.abs(theirs).max()
+        assert np.corrcoef(features[i], theirs)[0, 1] > 0.999
