@@ -207,3 +207,13 @@ def test_what_is_offered():
         "method",
         "label",
     ]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_half_precision(method):
+    """What a network in bfloat16 computes is summed in float32."""
+    exact = explain(small(), IMAGES, method, target=None)
+    told = explain(small().bfloat16(), IMAGES.bfloat16(), method)
+    assert told.heat.dtype == told.prefix_share.dtype == torch.float32
+    top = exact.heat.amax((1, 2), keepdim=True)
+    assert ((told.heat - exact.heat).abs() <= 0.05 * top + 1e-6).all()

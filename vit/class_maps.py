@@ -28,8 +28,8 @@ def generic_row(
     for layer in reversed(layers):
         step = torch.zeros_like(v)
         for rows, weights in blocks_of_rows(layer, asked(v), row_block):
-            weighed = (layer.slopes(rows) * weights).clamp(min=0).mean(dim=1)  # (B, R, T)
-            step += (v[:, None, rows] @ weighed.to(v.dtype))[:, 0]
+            weighed = layer.slopes(rows).to(v.dtype) * weights.to(v.dtype)  # (B, H, R, T)
+            step += (v[:, None, rows] @ weighed.clamp(min=0).mean(dim=1))[:, 0]
         v = v + (step if excluded is None else step.masked_fill(excluded, 0.0))
     return v
 
@@ -40,7 +40,7 @@ def legrad_row(layers: Iterable[Traced], row_block: int) -> Tensor:
     for layer in layers:
         total, count = zeros_like_row(layer.v[:, 0]), layer.v.shape[2]
         for start in range(0, count, row_block):
-            slopes = layer.slopes(slice(start, start + row_block))
+            slopes = layer.slopes(slice(start, start + row_block)).to(total.dtype)
             total += slopes.clamp(min=0).mean(dim=1).sum(dim=1)
         rows.append(total / count)
     return sum(rows) / len(rows)

@@ -19,7 +19,7 @@ def received(layer: Layer, row_block: int = 128) -> Tensor:
     """The attention each token receives, the mean over queries and heads: (B, T), sums to 1."""
     total = zeros_like_row(layer.tokens)
     for _, weights in blocks_of_rows(layer, range(total.shape[1]), row_block):
-        total += weights.mean(dim=1).sum(dim=1)
+        total += weights.to(total.dtype).mean(dim=1).sum(dim=1)
     return total / total.shape[1]
 
 
