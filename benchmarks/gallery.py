@@ -9,6 +9,7 @@ it is in the public domain: chelsea (CC0, Stefan van der Walt), coffee (CC0, Rac
 
 import argparse
 import io
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +26,7 @@ from vit.page import Panel, page
 
 PHOTOS = {"a cat": "chelsea", "a cup of coffee": "coffee", "a rocket": "rocket"}
 ROWS = {"": None, "last 2 of 12 layers": "last:2", "all 12, the paper's": "all"}
-SIDE = 300  # long side of a panel, pixels
+SIDE = 240  # long side of a panel, pixels
 MOST_BYTES = 600_000
 
 
@@ -40,7 +41,7 @@ def main() -> None:
     net, preprocess = pretrained.network(options.architecture, options.weights, img_size=(392, 588))
     drawn, heats = [], {layers: [] for layers in ROWS.values() if layers}
     for name in PHOTOS.values():
-        photo = images.read(io.BytesIO(stored(name)))
+        photo = images.read(stored(name))
         fitted = images.fit(photo, preprocess)
         drawn.append(canvas(photo, heat_affine(fitted, net.architecture.patch_size), SIDE))
         pixels = normalise(torch.from_numpy(fitted.pixels).permute(2, 0, 1)[None], preprocess)
@@ -50,12 +51,12 @@ def main() -> None:
     write(options.output, pictured(drawn, heats, net, options))
 
 
-def stored(name: str) -> bytes:
+def stored(name: str) -> Path:
     """A photo file that scikit-image carries."""
-    import skimage.data
-
-    folder = Path(skimage.data.__file__).parent
-    return next(folder.glob(f"{name}.*g")).read_bytes()
+    found = find_spec("skimage")
+    if found is None:
+        raise SystemExit("the photos come with scikit-image: pip install scikit-image")
+    return next(Path(found.origin).parent.glob(f"data/{name}.*g"))
 
 
 def pictured(drawn: list, heats: dict, net, options) -> np.ndarray:
@@ -80,14 +81,9 @@ def pictured(drawn: list, heats: dict, net, options) -> np.ndarray:
 
 
 def write(path: Path, pixels: np.ndarray) -> None:
-    """Writes the picture, with fewer colours where it would be too large for a README."""
+    """Writes the picture, which has to be small enough for a README."""
     picture, content = Image.fromarray(pixels), io.BytesIO()
     picture.save(content, "PNG", optimize=True)
-    if content.tell() > MOST_BYTES:
-        content = io.BytesIO()
-        picture.quantize(256, dither=Image.Dither.FLOYDSTEINBERG).save(
-            content, "PNG", optimize=True
-        )
     if content.tell() > MOST_BYTES:
         raise SystemExit(f"{path} would have {content.tell():,} bytes, over {MOST_BYTES:,}")
     path.write_bytes(content.getvalue())
