@@ -11,6 +11,8 @@ import pytest
 
 # As the command line sets it: before torch is imported, here and in the processes started.
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+if "PYTEST_XDIST_WORKER" in os.environ:  # two test processes side by side: a core for each
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
 # What scans of folders find is remembered here, not in the user's own cache folder.
 os.environ["VIT_SCAN_CACHE"] = tempfile.mkdtemp(prefix="vit-scan-")
 
