@@ -132,21 +132,24 @@ def test_unreadable_photos_are_left_out_and_counted(run, command, tmp_path, batc
     assert "b.png" in done.stderr
 
 
-def test_messages(run, command, tmp_path):
+def test_messages(run, tmp_path, capsys):
     (tmp_path / "zebra").mkdir()
     Image.new("RGB", (9, 9)).save(tmp_path / "zebra" / "a.png")
-    for words, message, code in [
-        (["digits"], "the following arguments are required: --model", 2),
-        (["digits", "--model", tmp_path], "no model at", 2),
-        ([tmp_path, "--model", run], "has zebra, which is no class of the training images", 2),
-        ([tmp_path, "--model", run, "--split", "val"], "has no val part, only train", 2),
-        ([tmp_path / "none", "--model", run], "no folder", 2),
-        (["digits", "--model", run, "--batch-size", "0"], "--batch-size (0) must be", 2),
+    for words, message in [
+        (["digits"], "the following arguments are required: --model"),
+        (["digits", "--model", tmp_path], "no model at"),
+        ([tmp_path, "--model", run], "has zebra, which is no class of the training images"),
+        ([tmp_path, "--model", run, "--split", "val"], "has no val part, only train"),
+        ([tmp_path / "none", "--model", run], "no folder"),
+        (["digits", "--model", run, "--batch-size", "0"], "--batch-size (0) must be"),
+        (["digits", "--model", run, "--workers", "0"], "--workers (0) must be"),
+        (["digits", "--model", run, "--output", tmp_path / "no" / "a.json"], "there is no folder"),
     ]:
-        done = command("evaluate", *words, script="vit", check=False)
-        assert (done.returncode, done.stdout) == (code, "")
-        assert message in done.stderr
-        assert done.stderr.count("\n") == 1
+        assert main(["evaluate", *map(str, words)]) == 2
+        said = capsys.readouterr()
+        assert said.out == ""
+        assert message in said.err
+        assert said.err.count("\n") == 1
 
 
 def test_score_and_confusion_by_hand():

@@ -143,8 +143,9 @@ def logits(
             pixels = [one.fitted.pixels for one in some if one.fitted]
             answers = iter(())
             if pixels:
-                images = torch.from_numpy(np.stack(pixels)).to(device).permute(0, 3, 1, 2)
-                answers = iter(forward(net, normalise(images, model.preprocess), computing.flip))
+                images = torch.from_numpy(np.stack(pixels)).to(device)
+                images = normalise(images.permute(0, 3, 1, 2).contiguous(), model.preprocess)
+                answers = iter(forward(net, images, computing.flip))
             for one in some:
                 yield one, next(answers) if one.fitted else None
 

@@ -30,6 +30,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Carries the command out; returns the exit code."""
+    output = Path(arguments.output) if arguments.output else None
+    if output and output.suffix.lower() == ".json" and not output.parent.is_dir():
+        raise ValueError(f"--output ({output}): there is no folder {output.parent}")
     computing = options.computing(arguments)
     from vit.commands.progress import Progress
     from vit.evaluation import evaluate
@@ -41,8 +44,8 @@ def run(arguments: argparse.Namespace) -> int:
         options.log.warning("left out: %s: %s", name, reason)
     text = as_text(evaluation.report())
     print(text, end="")
-    if arguments.output:
-        write(evaluation, text, Path(arguments.output))
+    if output:
+        write(evaluation, text, output)
     return 1 if evaluation.left_out else 0
 
 
