@@ -123,7 +123,9 @@ def test_what_computes_something_else_is_not_kept(tmp_path, monkeypatch):
         return lambda pixels: model.net(pixels) + 1e-2
 
     monkeypatch.setattr(export, "write_pt2", wrong)
-    with pytest.raises(export.ParityError, match=r"by \d\.\de-03, more than 1e-04: .* is not written"):
+    with pytest.raises(
+        export.ParityError, match=r"by \d\.\de-03, more than 1e-04: .* is not written"
+    ):
         export.export(model, tmp_path / "net.pt2", "pt2")
     assert not list(tmp_path.glob("*net.pt2*"))
 
