@@ -13,7 +13,7 @@ import torch
 from PIL import Image
 
 import vit
-from vit import explain, model_file
+from vit import attending, explain, model_file
 from vit.attending import MOST_PNG, encoded, stems_of
 from vit.captions import MEANINGS
 from vit.cli import Parser, main
@@ -166,12 +166,16 @@ def check_lit_pixels(path: Path, height: int, width: int, model: Path, output: P
 
 
 def scale_of(fitting: str, height: int, width: int) -> tuple[float, float]:
-    """Photo pixels in one of the network's 56, (down, along)."""
+    """Photo pixels in one of the network's 56, (down, along).
+
+    The photo is first resized to whole pixels, its long side cut off (crop) or rounded (pad).
+    """
     side = GRID[0] * PATCH
     if fitting == "squash":
         return height / side, width / side
-    one = (min if fitting == "crop" else max)(height, width) / side
-    return one, one
+    whole, reference = (int, min) if fitting == "crop" else (round, max)
+    small = [max(1, whole(side * one / reference(height, width))) for one in (height, width)]
+    return height / small[0], width / small[1]
 
 
 def model_for(fitting: str, height: int, width: int) -> str:
@@ -195,7 +199,10 @@ def test_the_right_pixels_are_lit_in_long_photos(fitting, size, looking, tmp_pat
 @pytest.mark.full
 @pytest.mark.parametrize("orientation", STORED)
 @pytest.mark.parametrize("fitting", ["crop", "pad", "squash"])
-def test_the_right_pixels_are_lit_in_large_photos(fitting, orientation, looking, tmp_path):
+def test_the_right_pixels_are_lit_in_large_photos(
+    fitting, orientation, looking, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(attending, "MOST_PNG", 10**9)  # JPEG would blur the edges
     sizes = [(3000, 4000)] if orientation in (1, 6) else [(300, 900), (900, 300)]
     for height, width in sizes:
         path = store(picture(height, width), tmp_path / f"{width}.png", orientation)
@@ -214,9 +221,11 @@ def test_the_right_pixels_are_lit_in_a_jpeg_of_a_phone(looking, tmp_path):
     [panel] = panels(tmp_path / "out", row)
     assert panel.shape == (1200, 1600, 3)
     lit = (np.abs(panel.astype(int) - HOT) < 40).all(axis=2)
-    side = 1200 / GRID[0]
-    left, top = 200 + LOOKED_AT[1] * side, LOOKED_AT[0] * side  # a square out of the middle
-    assert np.allclose(box_of(lit), (left, top, left + side, top + side), atol=1.5)
+    # 56 of 56 rows and, from the tenth on, 56 of 74 columns (4000 * 56 / 3000, cut off).
+    down, along = 1200 / 56, 1600 / 74
+    left, top = (9 + LOOKED_AT[1] * PATCH) * along, LOOKED_AT[0] * PATCH * down
+    expected = left, top, left + PATCH * along, top + PATCH * down
+    assert np.allclose(box_of(lit), expected, atol=1.5)
 
 
 def test_alpha_zero_is_the_photo_itself(looking, tmp_path):
@@ -630,6 +639,31 @@ def test_what_cannot_be_filmed_is_said(looking, tmp_path, monkeypatch):
     assert "pip install" in rows[0]["error"] and "PyAV" in rows[0]["error"]
     assert not rows[1]["error"]
     assert not list((tmp_path / "o").glob("*.part"))
+
+
+@pytest.mark.full
+def test_a_long_video_takes_no_more_memory_than_a_short_one(looking, tmp_path):
+    pytest.importorskip("av")
+    from vit.video import writer
+
+    peaks = []
+    for count in (60, 600):
+        with writer(tmp_path / f"{count}.mp4", 240, 320) as write:
+            for number in range(count):
+                write(np.full((240, 320, 3), number % 250, np.uint8), number / 25)
+        code = (
+            "import resource, sys; from vit.cli import main; code = main(sys.argv[1:]);"
+            "print(code, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
+        )
+        words = ["attend", f"{count}.mp4", "--model", looking / "crop", "--size", "320"]
+        done = subprocess.run(
+            [sys.executable, "-c", code, *map(str, words)], capture_output=True, text=True,
+            check=True, cwd=tmp_path, env={"PYTHONPATH": str(Path(vit.__file__).parents[1])},
+        )  # fmt: skip
+        failed, peak = map(int, done.stdout.split())
+        assert not failed, done.stderr
+        peaks.append(peak)
+    assert peaks[1] < peaks[0] + 30_000, peaks  # kB; 540 frames are 124 MB
 
 
 @pytest.mark.full
