@@ -136,7 +136,7 @@ def load(model: str | Path) -> TrainedModel:
     if about is None:
         raise ValueError(f"{path} holds no model of this program: it does not say what it is")
     about = understood(about, path)
-    net = VisionTransformer(Architecture.from_dict(about["architecture"]))
+    net = VisionTransformer.unfilled(Architecture.from_dict(about["architecture"]))
     net.load_state_dict(tensors)
     preprocess = Preprocess.from_dict(about["preprocess"])
     return TrainedModel(

@@ -85,7 +85,7 @@ def bare(path: Path, architecture: str | None, changes: dict) -> TrainedModel:
     row = catalogue.find(architecture)
     native, _ = pretrained.describe(architecture, num_classes=classes)
     wanted, preprocess = pretrained.describe(architecture, num_classes=classes, **changes)
-    net = VisionTransformer(wanted)
+    net = VisionTransformer.unfilled(wanted)
     net.load_state_dict(pretrained.fit_weights(tensors, native, net))
     tag = row["tag"] if classes == int(row["classes"]) else ""
     return TrainedModel(net.eval(), published_classes(classes, tag), preprocess)
@@ -104,7 +104,7 @@ def named_inside(path: Path) -> str:
 def resized(model: TrainedModel, changes: dict) -> TrainedModel:
     """A model of this program at another image size."""
     native = model.net.architecture
-    net = VisionTransformer(replace(native, **changes))
+    net = VisionTransformer.unfilled(replace(native, **changes))
     net.load_state_dict(pretrained.fit_weights(model.net.state_dict(), native, net))
     preprocess = Preprocess.from_dict(
         model.preprocess.to_dict() | {"size": net.architecture.img_size}

@@ -105,7 +105,8 @@ def network(
     native, _ = describe(name)
     architecture, preprocess = describe(name, **changes)
     tensors = fetch(name) if file is None else read(file)
-    net = VisionTransformer(architecture)
+    same_head = architecture.num_classes == native.num_classes
+    net = (VisionTransformer.unfilled if same_head else VisionTransformer)(architecture)
     net.load_state_dict(fit_weights(tensors, native, net))
     return net.eval(), preprocess
 
