@@ -18,9 +18,9 @@ from vit.model_file import TrainedModel
 LAYOUTS = ("overlay", "panels", "depth", "heads", "classes", "methods")
 SINKS = ("mark", "exclude", "show")
 
-# What a user who says nothing gets. Measured on 300 photos with masks and two more networks
-# (benchmarks/explain.py): over all layers, as the paper has it, a rollout finds the object worse
-# than a blob in the middle of the photo does; over the last two it is the best of all.
+# What a user who says nothing gets. Measured on 300 photos with object masks (benchmarks/explain.py):
+# over all layers, as the paper has it, a rollout finds the object worse than a blob in the middle of
+# the photo does; over the last two layers it is the best rollout.
 DEFAULT_METHOD = "rollout"
 DEFAULT_LAYERS = {"rollout": "last:2"}
 FOR_A_CLASS = tuple(name for name, method in METHOD.items() if "target" in method.takes)
