@@ -599,7 +599,7 @@ def test_all_frames_share_one_scale(trained, tmp_path):
             assert np.abs(frame[y0 + int(y), x0 + int(x)] - expected).max() < 30
 
 
-def test_a_video_is_turned_and_read_frame_by_frame(looking, tmp_path):
+def test_a_video_is_read_frame_by_frame(looking, tmp_path):
     pytest.importorskip("av")
     from vit.video import frames, writer
 
