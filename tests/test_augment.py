@@ -696,7 +696,9 @@ def test_augment_refuses(arguments, message):
 
 
 @pytest.mark.parametrize(
-    "images", [torch.rand(2, 3, 4, 4), noise(3, 4, 4), noise(2, 1, 4, 4)], ids=str
+    "images",
+    [torch.rand(2, 3, 4, 4), noise(3, 4, 4), noise(2, 1, 4, 4)],
+    ids=["floats", "a single image", "one channel"],
 )
 def test_augment_refuses_other_images(images):
     with pytest.raises(ValueError, match=r"must be uint8 \(B, 3, height, width\)"):
