@@ -12,7 +12,7 @@ LEVELS = [
     "config items runs spectrum grouping",
     "near architecture attention patch_embed colour image_operations overlay metrics lettering",
     "class_names rows commands.progress formats auto_augment calibration pieces typeset marks",
-    "images layout tables augment blocks pooling memory loggers sheet",
+    "images class_folders tables augment blocks pooling memory loggers sheet",
     "archives folder model normalise recognise catalogue timm_config legend canvas video",
     "weights lora page captions",
     "attention_rows datasets scan layouts",

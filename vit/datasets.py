@@ -10,10 +10,10 @@ import numpy as np
 from PIL import Image
 
 from vit.archives import SETS, Archive
+from vit.class_folders import hidden
 from vit.folder import Folder
 from vit.images import Photo
 from vit.items import Item, check_labels, class_names, divide, natural
-from vit.layout import hidden
 
 __all__ = [
     "NAMED",

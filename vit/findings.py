@@ -1,6 +1,6 @@
 """What there is to say of a folder's photos, one by one, and what training does about each.
 
-What training does is said as `data`, `layout` and `images` do it.
+What training does is said as `data`, `class_folders` and `images` do it.
 """
 
 import re

@@ -5,9 +5,9 @@ import logging
 from collections import defaultdict
 from pathlib import Path
 
+from vit.class_folders import Layout
 from vit.images import Photo, read
 from vit.items import Item
-from vit.layout import Layout
 from vit.tables import TABLES, read_table
 
 log = logging.getLogger("vit")
