@@ -43,6 +43,16 @@ def dinov2(shared, tmp_path_factory) -> Path:
     return path
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item, call):
+    """What a test logs may name files that are not UTF-8; a report from process to process is."""
+    report = yield
+    report.sections = [
+        (title, text.encode(errors="backslashreplace").decode()) for title, text in report.sections
+    ]
+    return report
+
+
 @pytest.fixture(autouse=True)
 def heard(monkeypatch):
     """pytest's caplog hears the library's messages, which the command line keeps for itself."""
