@@ -11,6 +11,7 @@ from PIL import Image
 
 import vit
 from vit.cli import main
+from vit.commands import evaluate as evaluate_command
 from vit.datasets import Digits
 from vit.evaluation import evaluate
 from vit.inference import Computing
@@ -129,7 +130,13 @@ def test_unreadable_photos_are_left_out_and_counted(run, command, tmp_path, batc
     done = command(*words, script="vit", check=False)
     result = json.loads(done.stdout)
     assert (done.returncode, result["count"], result["left_out"]) == (1, 1, 1)
-    assert "b.png" in done.stderr
+    assert "left out: 3/b.png: " in done.stderr
+
+
+def test_of_many_unreadable_photos_ten_are_named(caplog):
+    evaluate_command.tell([(f"{number}.png", "broken") for number in range(13)])
+    lines = [record.getMessage() for record in caplog.records]
+    assert (lines[9], lines[10:]) == ("left out: 9.png: broken", ["left out: 3 more"])
 
 
 def test_messages(run, tmp_path, capsys):

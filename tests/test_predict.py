@@ -10,6 +10,7 @@ import io
 import json
 import logging
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from PIL import Image
 
 import vit
 from vit.cli import configure_messages, main
+from vit.commands.progress import Progress
 from vit.images import Preprocess
 from vit.inference import Computing, logits
 
@@ -262,6 +264,22 @@ def test_nothing_to_do_is_said(model_folder, tmp_path, capsys, caplog):
     assert main(words) == 1
     assert json.loads(capsys.readouterr().out) == []
     assert "no photo was named" in caplog.text
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_progress_is_shown_on_a_terminal_alone(monkeypatch):
+    for stream, shown in ((Terminal(), True), (io.StringIO(), False)):
+        monkeypatch.setattr(sys, "stderr", stream)
+        with Progress(3000) as progress:
+            for _ in range(1234):
+                progress.advance()
+        last = stream.getvalue().rpartition("\x1b[K")[2]
+        assert bool(last) is shown
+        assert not shown or re.fullmatch(r"1,234 of 3,000 photos, [\d,.]+/s\n", last)
 
 
 # In processes of their own: what streams, signals and a fresh start do.

@@ -79,9 +79,10 @@ def predict(
         computing: batches, workers, precision.
 
     Raises:
-        ValueError: the network has no classes, or top_k is below 1.
+        ValueError: the network has no classes, top_k is below 1, or the device is not here.
     """
     require_classes(model)
+    device_of(computing.device)
     if top_k < 1:
         raise ValueError(f"top_k ({top_k}) must be at least 1")
     return rows(model, paths, min(top_k, len(model.classes)), threshold, computing)
@@ -167,7 +168,21 @@ def forward(net: nn.Module, images: Tensor, flip: bool) -> Tensor:
 
 @contextmanager
 def on_device(net: nn.Module, name: str) -> Iterator[torch.device]:
-    """While it lasts the network is there, in evaluation mode; afterwards on the CPU again.
+    """While it lasts the network is there, in evaluation mode; afterwards where it was.
+
+    Raises:
+        ValueError: this machine has no such device.
+    """
+    device, before = device_of(name), next(net.parameters()).device
+    try:
+        net.to(device).eval()
+        yield device
+    finally:
+        net.to(before)
+
+
+def device_of(name: str) -> torch.device:
+    """What a name of `DEVICES` means here.
 
     Raises:
         ValueError: this machine has no such device.
@@ -177,8 +192,4 @@ def on_device(net: nn.Module, name: str) -> Iterator[torch.device]:
         raise ValueError(f"device ({name}) is not here: this machine has no such GPU")
     if name == "auto":
         name = next((known for known, here in available.items() if here), "cpu")
-    try:
-        net.to(name).eval()
-        yield torch.device(name)
-    finally:
-        net.cpu()
+    return torch.device(name)

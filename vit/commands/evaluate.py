@@ -6,6 +6,8 @@ from pathlib import Path
 
 from vit.commands import options
 
+NAMED = 10  # photos left out that are named one by one
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's options."""
@@ -40,13 +42,20 @@ def run(arguments: argparse.Namespace) -> int:
     model = options.opened_model(arguments)
     with Progress() as progress:
         evaluation = evaluate(model, arguments.source, arguments.split, computing, progress.advance)
-    for name, reason in evaluation.left_out:
-        options.log.warning("left out: %s: %s", name, reason)
+    tell(evaluation.left_out)
     text = as_text(evaluation.report())
     print(text, end="")
     if output:
         write(evaluation, text, output)
     return 1 if evaluation.left_out else 0
+
+
+def tell(left_out: list[tuple[str, str]]) -> None:
+    """Names the first photos that could not be read, and counts the others."""
+    for name, reason in left_out[:NAMED]:
+        options.log.warning("left out: %s: %s", name, reason)
+    if len(left_out) > NAMED:
+        options.log.warning("left out: %d more", len(left_out) - NAMED)
 
 
 def as_text(report: dict) -> str:

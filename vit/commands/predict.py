@@ -111,8 +111,9 @@ def opened(output: str | None, kind: str) -> Iterator[TextIO]:
         yield sys.stdout
         return
     part = f"{output}.part" if kind == "json" else output
-    try:
-        with open(part, "w", encoding="utf-8", newline="") as stream:
+    with open(part, "w", encoding="utf-8", newline="") as stream:
+        try:
             yield stream
-    finally:  # after Ctrl-C too: the rows so far, properly ended
-        os.replace(part, output)
+        finally:  # after Ctrl-C too: the rows so far, properly ended
+            stream.close()
+            os.replace(part, output)
