@@ -98,6 +98,7 @@ def test_help_is_light():
         ["train", "--help"],
         ["evaluate", "--help"],
         ["attend", "--help"],
+        ["check", "--help"],
         ["models", "--help"],
         ["models", "deit"],
     )
