@@ -36,8 +36,9 @@ import pytest
         (
             "vit",
             ["trian"],
-            'no command "trian" (there are: train, evaluate, models, runs); did you mean "train"?',
+            'no command "trian" (there are: ',
         ),
+        ("vit", ["trian"], '); did you mean "train"?'),
         ("vit", ["evaluate", "digits", "--modle", "x"], "required: --model"),
     ],
 )

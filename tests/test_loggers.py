@@ -24,7 +24,7 @@ def test_csv_has_the_numbers_of_metrics_csv_and_the_results(tmp_path):
         for name in ("train_loss", "train_top1", "val_top1", "val_nll", "lr"):
             assert float(theirs[name]) == pytest.approx(float(row[name]), rel=1e-12)
         assert theirs["step"] == row["step"]
-    assert float(logged[-1]["test_top1"]) == run.summary["test"]["top1"]
+    assert float(logged[-1]["final_test_top1"]) == run.summary["test"]["top1"]
 
 
 def test_tensorboard_reads_what_was_written(tmp_path):
@@ -38,7 +38,9 @@ def test_tensorboard_reads_what_was_written(tmp_path):
     assert [one.step for one in logged] == [int(row["step"]) for row in ours]
     for one, row in zip(logged, ours, strict=True):
         assert one.value == pytest.approx(float(row["val_nll"]), rel=1e-6)
-    assert events.Scalars("test_nll")[0].value == pytest.approx(run.summary["test"]["nll"], 1e-6)
+    assert events.Scalars("final_test_nll")[0].value == pytest.approx(
+        run.summary["test"]["nll"], 1e-6
+    )
 
 
 @pytest.mark.parametrize("name", ["wandb", "mlflow"])

@@ -378,7 +378,9 @@ def test_unreadable_photos_are_left_out_by_name(tmp_path, caplog):
     assert (photos / "a" / "broken.png").read_bytes() == whole[: len(whole) // 2]
 
 
-@pytest.mark.parametrize("moment", range(3, 9))  # the first two write settings and split
+@pytest.mark.parametrize(  # the first two write settings and split
+    "moment", [4, 7, *(pytest.param(moment, marks=pytest.mark.full) for moment in (3, 5, 6, 8))]
+)
 def test_a_kill_at_any_moment_of_saving_is_made_good(tmp_path, monkeypatch, moment):
     """Fails at the n-th file operation of two epochs' tables and checkpoints, then resumes."""
     from vit import callbacks
@@ -448,7 +450,9 @@ def uninterrupted(tmp_path_factory, command) -> Path:
     return root / "quickstart" / "1"
 
 
-@pytest.mark.parametrize("saves", [1, 4, 9])  # in the first epoch, the first again, the second
+@pytest.mark.parametrize(  # in the first epoch, the first again, the second
+    "saves", [pytest.param(1, marks=pytest.mark.full), 4, pytest.param(9, marks=pytest.mark.full)]
+)
 def test_killed_and_resumed_equals_uninterrupted(tmp_path, command, uninterrupted, saves):
     """SIGKILL of README's command after the n-th checkpoint; then --resume."""
     folder = tmp_path / "quickstart" / "1"

@@ -44,7 +44,7 @@ def finish(parts: "Assembly") -> dict:
         return {}
     summary = summarise(parts, judged, temperature, best) | {"trained_parameters": learning}
     results = {part: summary[part] for part in ("test", "val")}
-    scores = {f"{part}_{name}": v for part, one in results.items() for name, v in one.items()}
+    scores = {f"final_{part}_{name}": v for part, one in results.items() for name, v in one.items()}
     loggers.log(parts.trainer.loggers, scores, summary["global_step"])
     model_file.save(
         parts.folder.model,
