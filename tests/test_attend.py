@@ -266,8 +266,12 @@ def test_the_heat_file_says_where_each_patch_lies(looking, tmp_path):
         (("--layout", "classes", "--method", "legrad", "--target", "猫", "2"), 2, "LeGrad"),
         (("--method", "gradcam", "--target", "a b", "10"), 2, "GradCAM"),
         (("--layout", "methods"), len(explain.METHODS) + 1, "rollout"),
-        (("--layout", "depth", "--patch", "1,3", "--method", "raw"), 3, "as patch (1, 3) sees it"),
-        (("--at", "20,20", "--heads", "max", "--discard", 0.3), 1, "not the paper's"),
+        (
+            ("--layout", "depth", "--patch", "1,3", "--method", "raw"),
+            3,
+            "as patch (row 1, column 3, from 0)",
+        ),
+        (("--at", "20,20", "--heads", "max", "--discard", 0.3), 1, "unlike Abnar & Zuidema 2020"),
         (("--sinks", "exclude", "--grid", "--view", "nearest"), 1, "outlier patches excluded"),
     ],
 )

@@ -74,17 +74,25 @@ LABELS = [
     ({"layers": "last:2"}, "attention rollout over the last 2 of 4 layers"),
     ({"layers": "2-3"}, "attention rollout over layers 2 to 3 of 4"),
     ({"layers": slice(1, 2)}, "attention rollout of layer 2 of 4"),
-    ({"query": (1, 2)}, "attention rollout over all 4 layers, as patch (1, 2) sees it"),
+    (
+        {"query": (1, 2)},
+        "attention rollout over all 4 layers, as patch (row 1, column 2, from 0) sees it",
+    ),
     (
         {"heads": "max"},
-        "attention rollout over all 4 layers (max over heads: not the paper's)",
+        "attention rollout over all 4 layers (max over heads: unlike Abnar & Zuidema 2020)",
     ),
     (
         {"heads": "min", "discard": 0.9, "sinks": "exclude"},
         "attention rollout over all 4 layers (min over heads, smallest 90% of each row discarded, "
-        "outlier patches excluded: not the paper's)",
+        "outlier patches excluded: unlike Abnar & Zuidema 2020)",
     ),
     ({"method": "raw"}, "attention of layer 4 of 4"),
+    ({"method": "raw", "heads": "max"}, "attention of layer 4 of 4 (max over heads)"),
+    (
+        {"method": "raw", "query": 5},
+        "attention of layer 4 of 4, as patch 5 (row by row, from 0) sees it",
+    ),
     ({"method": "raw", "heads": 2, "layers": "1"}, "attention of layer 1 of 4, head 3"),
     (
         {"method": "affinity"},
@@ -103,6 +111,7 @@ def test_label(asked, label):
 
 def test_label_of_a_network_with_one_layer():
     assert explain(small(depth=1), IMAGES).label == "attention rollout over its one layer"
+    assert explain(small(depth=1), IMAGES, "raw").label == "attention over its one layer"
 
 
 @pytest.mark.parametrize(

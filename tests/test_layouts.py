@@ -15,6 +15,7 @@ from vit.legend import Answer, Text, percent_of, ticks_of
 from vit.marks import GRID, OUTLIER, gridded, outlined
 from vit.overlay import LEAST_TOP, colour_map, overlay
 from vit.page import Panel, page
+from vit.sinks import MANY_TIMES
 from vit.typeset import fitted, measured, wrapped
 
 ODD = [
@@ -144,9 +145,9 @@ def test_ticks_are_few_round_and_below_the_top(top):
 
 
 def test_percents():
-    shares = [0, 0.0004, 0.0012, 0.0994, 0.0996, 0.5, 0.973, 1]
+    shares = [0, 0.0004, 0.0012, 0.0994, 0.0996, 0.5, 0.973, 0.9961, 0.9991, 1]
     assert list(map(percent_of, shares)) == [
-        "0 %", "< 0.1 %", "0.1 %", "9.9 %", "10 %", "50 %", "97 %", "100 %",
+        "0 %", "< 0.1 %", "0.1 %", "9.9 %", "10 %", "50 %", "97 %", "99.6 %", "> 99.9 %", "100 %",
     ]  # fmt: skip
 
 
@@ -325,6 +326,32 @@ def test_outliers_and_the_chosen_patch_are_outlined():
     assert (np.abs(white.mean(axis=0) - [440, 200]) < 2).all()
 
 
+def test_outlines_are_on_the_heat_alone_and_on_the_overlay():
+    heat, outliers = np.ones((8, 8)), np.zeros((8, 8), dtype=bool)
+    outliers[1, 6] = True
+    maps, parts = [Map(heat, outliers=outliers)], Arrangement(parts=True)
+    made = compose(photo(640, 640), over_all(heat, 640, 640), maps, Text("t"), parts, size=640)
+    lines = [(cut(made, number) == OUTLIER).all(axis=2) for number in range(3)]
+    assert not lines[0].any() and lines[1].any() and np.array_equal(lines[1], lines[2])
+
+
+@pytest.mark.parametrize("own", [3.0, 40.0, 4000.0])
+def test_what_a_patch_reads_of_itself_does_not_cover_its_neighbours(own):
+    """It is drawn as the top of the scale at most, and colours run from there to the next patch."""
+    heat = np.full((8, 8), 2.5)
+    heat[3, 3] = own
+    mean, affine = heat.mean(), over_all(heat, 640, 640)
+    style = Style(alpha=1.0)
+    [one] = [Map(heat, chosen=(3, 3))]
+    made = cut(compose(photo(640, 640), affine, [one], Text("t"), style=style, top=2.0))
+    away = 19.5 / 80  # from the centre of the patch to its right, at 360, on to the chosen one
+    value = (1 - away) * 2.5 / mean + away * min(own / mean, 2.0)
+    expected = colour_map()[round(255 * min(value / 2, 1))].astype(int)
+    assert np.abs(made[280, 340] - expected).max() <= 4
+    even = colour_map()[round(255 * 2.5 / mean / 2)].astype(int)
+    assert np.abs(made[40, 600] - even).max() <= 1  # all others as without the limit
+
+
 @pytest.mark.parametrize(
     ("count", "size", "columns"),
     [
@@ -355,37 +382,84 @@ def test_maps_that_show_nothing_are_called_so():
     assert captions.remark(np.zeros((3, 3))) == "zero on every patch"
     flat = np.array([[1.0, 1.02], [0.98, 1.0]])
     assert captions.remark(flat) == "flat, every patch between 0.98 and 1.02 times the mean"
-    assert captions.remark(np.array([[1.0, 1.3], [0.9, 0.8]])) == ""
+    even = np.array([[1.0, 1.3], [0.9, 0.8]])
+    assert captions.remark(even) == "nearly even, at most 1.30 times the mean"
+    assert captions.remark(np.array([[3.0, 1], [1, 1]])) == ""  # its top is exactly 2
 
 
 def test_the_scale_is_explained():
     words = captions.of_scale(3.456, "attention", aside=True)
     assert "1 is what each patch would get if the attention were spread evenly" in words
-    assert "end at 3.46: the patches above it, marked ones aside, hold 20 % of the map" in words
-    assert "marked" not in captions.of_scale(3.4, "relevance", aside=False)
-    assert "end at 2, never below" in captions.of_scale(LEAST_TOP, "attention", aside=False)
+    assert (
+        "end at 3.46: outlined patches aside, the patches above it hold 20 % of the map." in words
+    )
+    assert "outlined" not in captions.of_scale(3.4, "relevance", aside=False)
+    many = captions.of_scale(3.4, "heat", False, "all maps together")
+    assert many.endswith("hold 20 % of all maps together.")
+    assert "reach to 2 at least" in captions.of_scale(LEAST_TOP, "attention", aside=False)
 
 
 def test_shares_are_said_where_there_are_any():
     deit = Architecture(global_pool="distilled", class_token=True)
     assert "25 % of the attention is on the class token and one register" in captions.of_prefix(
-        0.25, deit, "attention"
+        [0.25], deit, "attention"
     )
+    several = captions.of_prefix([0.25, 0.034, 0.1], deit, "heat")
+    assert several.startswith("3.4 % to 25 % of the heat, by map, is on the class token")
     plain = Architecture(class_token=False, global_pool="avg")
-    assert captions.of_prefix(0.0, plain, "attention") == ""
+    assert captions.of_prefix([0.0], plain, "attention") == ""
     assert "four register" in captions.prefix_words(Architecture(reg_tokens=4))
-    marked = captions.of_outliers(0.083, 3, "mark", "attention")
-    assert "cyan: three outlier patches with 8.3 % of the map" in marked
-    assert "taken as 0" in captions.of_outliers(0.0, 1, "exclude", "attention")
-    assert (
-        captions.of_outliers(0.1, 3, "show", "x") == captions.of_outliers(0, 0, "mark", "x") == ""
+
+
+def test_outliers_are_called_what_they_are():
+    """By the attention that they receive in some layer, not by what this map shows of them."""
+    times = captions.counted(MANY_TIMES)
+    assert captions.of_outliers([0.083], [3], "mark") == (
+        f"Outlined in cyan: three outlier patches, which in some layer receive more than {times} "
+        "times an even share of attention; they hold 8.3 % of this map."
     )
+    several = captions.of_outliers([0.083, 0.002, 0.04], [1, 1, 1], "mark")
+    assert "one outlier patch, which in some layer receives more" in several
+    assert several.endswith("it holds 0.2 % to 8.3 % of each map.")
+    assert "up to 12 outlier patches" in captions.of_outliers([0, 0.3], [0, 12], "mark")
+    assert "taken as 0 throughout" in captions.of_outliers([0.0], [1], "exclude")
+    assert captions.of_outliers([0.1], [3], "show") == captions.of_outliers([0], [0], "mark") == ""
+
+
+def test_the_patch_that_looks_is_counted_as_its_option_takes_it():
+    words = captions.of_chosen((14, 36), [0.27])
+    assert "(row 14, column 36, counted from 0 at the top left)" in words
+    assert "What it reads of itself (27 % of this map) lies within the outline" in words
+    assert "(0.1 % to 20 % of each map)" in captions.of_chosen((1, 2), [0.2, 0.001])
+    assert captions.of_chosen(None) == ""
+
+
+def test_what_belongs_to_no_class_is_said():
+    assert captions.of_no_class(1).startswith("This map belongs to no class")
+    assert captions.of_no_class(3).startswith("These maps belong to no class")
+    assert captions.of_no_class(3, ["a", "b"]).startswith("Maps of a, b belong to no class")
+
+
+def test_lines_and_squares_are_explained():
+    assert "one cell is one patch" in captions.of_drawing(grid=True, smooth=True)
+    assert "one patch" in captions.of_drawing(grid=False, smooth=False)
+    assert captions.of_drawing(grid=False, smooth=True) == ""
+
+
+def test_the_network_is_described():
+    words = captions.of_network("x", "", Architecture(), 5)
+    assert "12 layers (counted from 1 at the image)" in words and "knows 5 classes." in words
+    assert "knows" not in captions.of_network("x", "", Architecture())
 
 
 def test_what_the_network_did_not_see_is_said():
     whole = photo(100, 200)
     assert captions.of_seen(whole, (0, 0, 200, 100)) == ""
     assert "given 50 % of the photo" in captions.of_seen(whole, (50, 0, 150, 100))
+    thin = captions.of_seen(whole, (1.5, 0, 198.5, 100))  # 1.5 of 200 pixels: hardly drawn
+    assert "Hatched" not in thin and "the outermost two pixels of the photo" in thin
+    assert "the outermost pixel of" in captions.of_seen(whole, (1, 0, 200, 100))
+    assert captions.of_seen(whole, (2.1, 0, 200, 100)).startswith("Hatched")
 
 
 def test_titles_name_the_photo_and_the_answer():

@@ -109,12 +109,16 @@ def worded(
     """All that is written on the picture, whose colours end at `top`."""
     network = model.net.architecture
     aside = any(one.aside().any() for one in seen.maps)
+    whole = "the map" if len(seen.maps) == 1 else "all maps together"
     caption = [
-        captions.of_scale(top, seen.mass, aside),
+        captions.of_scale(
+            top, seen.mass, aside, whole if seen.frames == 1 else "all frames together"
+        ),
         *seen.notes,
-        captions.of_chosen(question.patch),
+        captions.of_chosen(question.patch, own_shares(seen)),
+        captions.of_drawing(drawing.style.grid, drawing.style.smooth),
         captions.of_seen(loaded.photo, loaded.fitted.seen),
-        captions.of_network(drawing.name, drawing.source, network),
+        captions.of_network(drawing.name, drawing.source, network, len(model.classes)),
     ]
     title = captions.of_photo(loaded.path, said[0][1] if said else None)
     return Text(
@@ -123,7 +127,15 @@ def worded(
         shown(said, seen) if question.layout in ("panels", "classes") else (),
         tuple(sentence for sentence in caption if sentence),
         f"{seen.mass} on a patch, times the mean of all patches",
+        len(model.classes),
     )
+
+
+def own_shares(seen: Seen) -> list[float]:
+    """Of each map the share on the patch that looks; nothing where there is none, or a film."""
+    if seen.frames > 1:
+        return []
+    return [one.share(one.chosen) for one in seen.maps if one.chosen is not None]
 
 
 def shown(said: list[tuple[int, Answer]], seen: Seen) -> tuple[Answer, ...]:

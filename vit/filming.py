@@ -21,7 +21,7 @@ from vit.explain import Explanation
 from vit.images import Fitted, Photo, fit
 from vit.layouts import ONE_EACH, Map, common_top, painted
 from vit.legend import Text
-from vit.looking import Question, asked, for_class, mass_of, named, outlined
+from vit.looking import Question, asked, for_class, mass_of, named, notes_of
 from vit.model_file import TrainedModel
 from vit.normalise import normalise
 from vit.page import Panel, page
@@ -55,11 +55,6 @@ class Film:
     fitted: Fitted
     affine: np.ndarray
     question: Question
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """What the outlines mean, where there are any."""
-        return outlined([Map(self.heat[0], outliers=self.outliers.any(axis=0))] * (self.marked))
 
     @property
     def marked(self) -> bool:
@@ -189,7 +184,11 @@ def words(
     one, question = made.first, made.question
     label = named(one, question, len(model.net.blocks)) + for_class(model, one, question, [])
     label += f", one scale over {len(made.seconds)} frames"
-    seen = Seen([made.map(0)], [one], ONE_EACH, label, mass_of(one.method), made.notes)
+    prefix, outliers = made.shares.T.tolist()
+    found = list(zip(outliers, made.outliers.sum(axis=(1, 2)).tolist(), strict=True))
+    notes = notes_of(model, question, [one.method], prefix, found, False)
+    count = len(made.seconds)
+    seen = Seen([made.map(0)], [one], ONE_EACH, label, mass_of(one.method), notes, count)
     return worded(model, Loaded(path, made.fitted, photo), question, drawing, [], seen, top)
 
 

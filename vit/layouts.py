@@ -4,7 +4,7 @@ Arrays in, pixels out; what the maps mean is said by `vit.captions` and asked by
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from vit.canvas import PLAIN, Canvas, Style, canvas, drawn_size
 from vit.captions import remark
 from vit.images import Photo
 from vit.legend import Text
-from vit.overlay import overlay, scale_top
+from vit.overlay import scale_top
 from vit.page import Page, Panel, page
 
 BLOCK = (
@@ -47,6 +47,10 @@ class Map:
         if self.chosen is not None:
             aside[self.chosen] = True
         return aside
+
+    def share(self, where: np.ndarray | tuple[int, int]) -> float:
+        """The part of the map at some patches, (rows, cols) bool, or at one; 0 of nothing."""
+        return float(self.heat[where].sum() / self.heat.sum()) if self.heat.any() else 0.0
 
 
 @dataclass(frozen=True)
@@ -104,25 +108,31 @@ def common_top(maps: list[Map]) -> float:
 
 
 def painted(drawn: Canvas, one: Map, top: float, style: Style) -> np.ndarray:
-    """A photo under a map, marks on top: (height, width, 3)."""
+    """A photo under a map, marks on top: (height, width, 3).
+
+    What the chosen patch reads of itself, often most of the map, is drawn as the scale's top: more
+    would cover its neighbours where colours run smoothly from patch to patch.
+    """
     outliers = () if one.outliers is None else np.argwhere(one.outliers)
-    return drawn.under(one.heat, top, style, outliers, one.chosen)
+    heat = np.array(one.heat, dtype=np.float64)
+    if one.chosen is not None and (mean := heat.mean()):
+        heat[one.chosen] = min(heat[one.chosen], top * mean)
+        top *= mean / heat.mean()  # still times the mean of the map itself
+    return drawn.under(heat, top, style, outliers, one.chosen)
 
 
 def in_parts(drawn: Canvas, one: Map, top: float, style: Style) -> list[Panel]:
     """Photo, heat alone, and the one under the other."""
-    heat = overlay(
-        drawn.pixels, one.heat, affine=drawn.affine, alpha=1, top=top, smooth=style.smooth
-    )
+    heat = painted(drawn, one, top, replace(style, alpha=1))
     return [
         Panel(drawn.pixels, "the photo"),
-        Panel(np.asarray(heat), headed(one, 3) or "where the network looks"),
+        Panel(heat, headed(one, 3) or "where the network looks"),
         Panel(painted(drawn, one, top, style), "both"),
     ]
 
 
 def headed(one: Map, count: int) -> str:
-    """A panel's heading; it says so where the map is flat or zero."""
+    """A panel's heading; it says so where the map is nearly even or zero."""
     said = remark(one.heat)
     if count == 1:
         return said

@@ -34,6 +34,7 @@ class Text:
         answers: what the network says, most probable first.
         caption: how to read it, a paragraph each.
         unit: what the colours measure.
+        known: how many classes the network knows; 0: not said.
     """
 
     title: str
@@ -41,6 +42,7 @@ class Text:
     answers: tuple[Answer, ...] = ()
     caption: tuple[str, ...] = ()
     unit: str = "attention on a patch, times the mean of all patches"
+    known: int = 0
 
 
 def legend(sheet: Sheet, text: Text, top: float | None) -> None:
@@ -50,11 +52,11 @@ def legend(sheet: Sheet, text: Text, top: float | None) -> None:
     if aside:
         indent = (LEFT + 3) * sheet.em
         right = replace(sheet, left=sheet.left + indent, width=sheet.width - indent)
-        set_answers(right, text.answers)
+        set_answers(right, text.answers, text.known)
     if top is not None:
         colour_bar(left, top, text.unit)
     if text.answers and not aside:
-        set_answers(left, text.answers)
+        set_answers(left, text.answers, text.known)
     left.skip(0.7)
     for paragraph in text.caption:
         left.write(paragraph, 0.85, colour=FAINT)
@@ -95,11 +97,16 @@ def ticks_of(top: float) -> list[float]:
     return sorted(tick for tick in ticks if tick <= 0.72 * top and (tick in (0, 1) or tick >= step))
 
 
-def set_answers(sheet: Sheet, answers: tuple[Answer, ...]) -> None:
-    """A bar for each class: label, bar, percent; the marked ones in bold."""
+def set_answers(sheet: Sheet, answers: tuple[Answer, ...], known: int) -> None:
+    """A bar for each class: label, bar, percent; the marked ones in bold.
+
+    Args:
+        known: how many classes there are in all; 0: not said.
+    """
     em = sheet.em
     sheet.skip(0.6)
-    sheet.write("What the network says", 1.0, bold=True)
+    among = f", of the {known} classes it knows" if known else ""
+    sheet.write(f"What the network says{among}", 1.0, bold=True)
     most = min(16 * em, 0.4 * sheet.width)
     labels = [fitted(answer.label, most, em, answer.marked) for answer in answers]
     column = max(measured(label, em, True) for label in labels)
@@ -117,7 +124,9 @@ def set_answers(sheet: Sheet, answers: tuple[Answer, ...]) -> None:
 
 
 def percent_of(share: float) -> str:
-    """A fraction as text: 0.973 -> "97 %"; below one percent "0.4 %", "< 0.1 %"."""
-    if share >= 0.0995 or not share:
+    """A fraction as text: 0.973 -> "97 %"; near 0 and 1 finer: "0.4 %", "< 0.1 %", "> 99.9 %"."""
+    if share in (0, 1) or 0.0995 <= share < 0.9945:
         return f"{100 * share:.0f} %"
+    if share > 0.999:
+        return "> 99.9 %"
     return f"{100 * share:.1f} %" if share >= 0.001 else "< 0.1 %"

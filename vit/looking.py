@@ -5,14 +5,16 @@ One photo at a time, so that its picture does not depend on its neighbours in a 
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from vit.attention_rows import evaluating
-from vit.captions import of_method, of_outliers, of_prefix
+from vit.captions import of_method, of_no_class, of_outliers, of_prefix
 from vit.explain import METHOD, Explanation, explain
 from vit.layouts import Map
 from vit.legend import Answer, percent_of
+from vit.methods import depth_words
 from vit.model_file import TrainedModel
 
 LAYOUTS = ("overlay", "panels", "depth", "heads", "classes", "methods")
@@ -135,7 +137,7 @@ def map_of(explanation: Explanation, question: Question, heading: str = "") -> M
 
 
 def named(one: Explanation, question: Question, depth: int) -> str:
-    """What a map is called, and how far a rollout is the paper's.
+    """What a map is called, and how far a rollout is its paper's.
 
     Args:
         depth: layers of the network.
@@ -143,7 +145,10 @@ def named(one: Explanation, question: Question, depth: int) -> str:
     plain = question.heads == "mean" and not question.discard and question.sinks != "exclude"
     if one.method != "rollout" or not plain or depth == 1:
         return one.label
-    return one.label + (" (the paper's)" if len(one.layers) == depth else " (the paper takes all)")
+    start = f"{METHOD[one.method].words} {depth_words(one.layers, depth)}"
+    whole, paper = len(one.layers) == depth, METHOD[one.method].paper
+    says = f" (as in {paper})" if whole else f" ({paper} take all layers)"
+    return start + says + one.label.removeprefix(start)
 
 
 def mass_of(method: str) -> str:
@@ -151,15 +156,49 @@ def mass_of(method: str) -> str:
     return "relevance" if method in FOR_A_CLASS else "attention"
 
 
-def notes_of(model: TrainedModel, one: Explanation, question: Question) -> tuple[str, ...]:
-    """What of a map is not on the photo, and what is outlined."""
-    mass, outliers = mass_of(one.method), int(one.outliers[0].sum())
+def notes_of(
+    model: TrainedModel,
+    question: Question,
+    methods: list[str],
+    prefix: list[float],
+    outliers: list[tuple[float, int]],
+    said: bool,
+) -> tuple[str, ...]:
+    """What maps are, what of them is not on the photo, and what is outlined.
+
+    Args:
+        methods: of each map, or one for all.
+        prefix: of each map the share on prefix tokens.
+        outliers: `outliers_of` the maps.
+        said: whether the picture says what the network answers.
+    """
+    network, kinds = model.net.architecture, list(dict.fromkeys(methods))
+    blind = [METHOD[name].words for name in kinds if name not in FOR_A_CLASS]
+    shares, counts = zip(*outliers, strict=True)
+    mass = mass_of(kinds[0]) if len(kinds) == 1 else "heat"
     notes = (
-        of_method(one.method, model.net.architecture, question.patch),
-        of_prefix(float(one.prefix_share[0]), model.net.architecture, mass),
-        of_outliers(float(one.outlier_share[0]), outliers, question.sinks, mass),
+        *(of_method(kind, METHOD[kind].words, network, question.patch) for kind in kinds),
+        of_no_class(len(prefix), blind if len(blind) < len(kinds) else ())
+        if said and blind
+        else "",
+        of_prefix(prefix, network, mass),
+        of_outliers(shares, counts, question.sinks),
     )
     return tuple(note for note in notes if note)
+
+
+def outliers_of(maps: list[Map]) -> list[tuple[float, int]]:
+    """Of each map the share that lies on its outliers, and how many these are."""
+    found = []
+    for one in maps:
+        marked = np.zeros(one.heat.shape, bool) if one.outliers is None else one.outliers
+        found.append((one.share(marked), int(marked.sum())))
+    return found
+
+
+def prefixes(explanations: list[Explanation]) -> list[float]:
+    """Of each map the share on prefix tokens."""
+    return [float(one.prefix_share[0]) for one in explanations]
 
 
 def for_class(model: TrainedModel, one: Explanation, question: Question, said: list) -> str:
@@ -179,13 +218,3 @@ def class_words(model: TrainedModel, number: int, said: list) -> str:
     probability = dict(said)[number].probability if said else None
     share = "" if probability is None else f" ({percent_of(probability)})"
     return f'"{model.classes[number]}"{share}'
-
-
-def outlined(maps: list[Map]) -> tuple[str, ...]:
-    """What the outlines mean, where there are any."""
-    if not any(one.outliers is not None and one.outliers.any() for one in maps):
-        return ()
-    return (
-        "Outlined in cyan: outlier patches, which collect attention on every photo, "
-        "whatever they show.",
-    )

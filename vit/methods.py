@@ -42,12 +42,14 @@ class Method:
         own: the layers it is defined over.
         takes: which of the arguments that not all methods have it takes.
         row: a value per token (B, T) from the layers and what was asked.
+        paper: who describes it, for what is not as they do.
     """
 
     words: str
     own: slice
     takes: tuple[str, ...]
     row: Callable[[list, Ask], Tensor]
+    paper: str = ""
 
 
 METHOD = {
@@ -56,6 +58,7 @@ METHOD = {
         slice(None),
         ("query", "heads", "discard"),
         lambda layers, ask: rolled(layers, ask.start, ask.row_block, ask.fuse),
+        "Abnar & Zuidema 2020",
     ),
     "raw": Method(
         "attention",
@@ -74,12 +77,14 @@ METHOD = {
         slice(None),
         ("query", "target"),
         lambda layers, ask: generic_row(layers, ask.start, ask.row_block, ask.excluded),
+        "Chefer et al. 2021",
     ),
     "legrad": Method(
         "LeGrad",
         slice(None),
         ("target",),
         lambda layers, ask: legrad_row(layers, ask.row_block),
+        "Bousselham et al. 2024",
     ),
     "gradcam": Method(
         "attention GradCAM",
@@ -121,24 +126,30 @@ def layers_used(method: str, layers: slice | str | None, depth: int) -> range:
 
 
 def label(method: str, layers: range, depth: int, query, heads, discard, sinks) -> str:
-    """A map in plain words: the method, its depth, and in what it is not the paper's."""
-    if len(layers) == depth:
-        words = f"{METHOD[method].words} over "
-        words += f"all {depth} layers" if depth > 1 else "its one layer"
-    elif len(layers) == 1:
-        words = f"{METHOD[method].words} of layer {layers.stop} of {depth}"
-    elif layers.stop == depth:
-        words = f"{METHOD[method].words} over the last {len(layers)} of {depth} layers"
-    else:
-        words = f"{METHOD[method].words} over layers {layers.start + 1} to {layers.stop} of {depth}"
+    """A map in plain words: the method, its depth, and in what it is not its paper's."""
+    words = f"{METHOD[method].words} {depth_words(layers, depth)}"
     if isinstance(heads, int):
         words += f", head {heads + 1}"
-    if query is not None:
-        words += f", as patch {query} sees it"
+    if isinstance(query, tuple):
+        words += f", as patch (row {query[0]}, column {query[1]}, from 0) sees it"
+    elif query is not None:
+        words += f", as patch {query} (row by row, from 0) sees it"
     variants = [f"{heads} over heads"] if heads in ("max", "min") else []
     variants += [f"smallest {discard:.0%} of each row discarded"] if discard else []
     variants += ["outlier patches excluded"] if sinks == "exclude" else []
-    return words + (f" ({', '.join(variants)}: not the paper's)" if variants else "")
+    unlike = f": unlike {METHOD[method].paper}" if METHOD[method].paper else ""
+    return words + (f" ({', '.join(variants)}{unlike})" if variants else "")
+
+
+def depth_words(layers: range, depth: int) -> str:
+    """Which layers of a network of `depth`, in words that follow a method's."""
+    if len(layers) == depth:
+        return f"over all {depth} layers" if depth > 1 else "over its one layer"
+    if len(layers) == 1:
+        return f"of layer {layers.stop} of {depth}"
+    if layers.stop == depth:
+        return f"over the last {len(layers)} of {depth} layers"
+    return f"over layers {layers.start + 1} to {layers.stop} of {depth}"
 
 
 def layers_of(text: str, depth: int) -> slice:

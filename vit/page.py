@@ -22,7 +22,7 @@ NARROW, BESIDE = 24, 28  # panels narrower than this have the legend beside them
 
 @dataclass(frozen=True)
 class Panel:
-    """Pixels (height, width, 3), uint8, with a heading of at most two lines above them."""
+    """Pixels (height, width, 3), uint8, with a heading of at most three lines above them."""
 
     pixels: np.ndarray
     heading: str = ""
@@ -101,7 +101,7 @@ def set_row(
         names: the width that is left for it, pixels.
     """
     sheet.y = math.ceil(sheet.y + gap)
-    headings = [wrapped(panel.heading, panel.pixels.shape[1], sheet.em)[:2] for panel in row]
+    headings = [wrapped(panel.heading, panel.pixels.shape[1], sheet.em)[:3] for panel in row]
     deep = max(
         len(lines) if panel.heading else 0 for panel, lines in zip(row, headings, strict=True)
     )

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
+import numpy as np
 from torch import Tensor
 
-from vit.captions import of_method
 from vit.explain import METHOD, Explanation, layers_of
 from vit.head_maps import head_maps
 from vit.layouts import Arrangement, Map
@@ -20,9 +20,11 @@ from vit.looking import (
     mass_of,
     named,
     notes_of,
-    outlined,
+    outliers_of,
     own_layers,
+    prefixes,
 )
+from vit.methods import depth_words
 from vit.model_file import TrainedModel
 
 DEPTHS = (1, 2, 3, 4, 6)  # last layers, beside all of them
@@ -38,7 +40,8 @@ class Seen:
         arrangement: how they stand on the page.
         label: what they are, in words, to stand after "Where NETWORK looks: ".
         mass: what is spread over the patches, "attention" or "relevance".
-        notes: sentences on what is left out and what is outlined.
+        notes: sentences on what they are, what is left out and what is outlined.
+        frames: of a moving picture, of which `maps` has the first alone.
     """
 
     maps: list[Map]
@@ -47,6 +50,7 @@ class Seen:
     label: str
     mass: str = "attention"
     notes: tuple[str, ...] = ()
+    frames: int = 1
 
 
 def look(model: TrainedModel, pixels: Tensor, question: Question, said: list) -> Seen:
@@ -70,14 +74,9 @@ def single(model: TrainedModel, pixels: Tensor, question: Question, said: list) 
     one = asked(model, pixels, question)
     label = named(one, question, len(model.net.blocks)) + for_class(model, one, question, said)
     arrangement = Arrangement(parts=question.layout == "panels")
-    return Seen(
-        [map_of(one, question)],
-        [one],
-        arrangement,
-        label,
-        mass_of(one.method),
-        notes_of(model, one, question),
-    )
+    maps = [map_of(one, question)]
+    notes = notes_of(model, question, [one.method], prefixes([one]), outliers_of(maps), bool(said))
+    return Seen(maps, [one], arrangement, label, mass_of(one.method), notes)
 
 
 def depth(model: TrainedModel, pixels: Tensor, question: Question, said: list) -> Seen:
@@ -88,12 +87,14 @@ def depth(model: TrainedModel, pixels: Tensor, question: Question, said: list) -
     maps = []
     for count, one in zip(counts, explanations, strict=True):
         heading = "the last layer" if count == 1 else f"the last {count} layers"
-        if count == whole:
-            heading = f"all {whole} layers" + " (the paper's)" * (question.method == "rollout")
+        if count == whole > 1:
+            paper = f" (as in {METHOD['rollout'].paper})" * (question.method == "rollout")
+            heading = f"all {whole} layers{paper}"
         maps.append(map_of(one, question, with_outliers(heading, one, question)))
     words = METHOD[question.method].words
     label = f"{words} over ever more of its {whole} layers"
-    notes = (of_method(question.method, model.net.architecture, question.patch), *outlined(maps))
+    shares, outliers = prefixes(explanations), outliers_of(maps)
+    notes = notes_of(model, question, [question.method], shares, outliers, bool(said))
     return Seen(maps, explanations, Arrangement(), label, mass_of(question.method), notes)
 
 
@@ -117,7 +118,7 @@ def classes(model: TrainedModel, pixels: Tensor, question: Question, said: list)
         for one, target in zip(explanations, targets, strict=True)
     ]
     label = f"{explanations[0].label}, for each of {len(targets)} classes"
-    notes = (of_method(method, model.net.architecture, None), *outlined(maps))
+    notes = notes_of(model, question, [method], prefixes(explanations), outliers_of(maps), True)
     return Seen(maps, explanations, Arrangement(), label, mass_of(method), notes)
 
 
@@ -127,13 +128,21 @@ def methods(model: TrainedModel, pixels: Tensor, question: Question, said: list)
     explanations = [asked(model, pixels, question, method=name) for name in names]
     if "rollout" in names and own_layers("rollout", len(model.net.blocks)) != "all":
         explanations.append(asked(model, pixels, question, method="rollout", layers="all"))
-    count = len(model.net.blocks)
-    maps = [map_of(one, question, named(one, question, count)) for one in explanations]
-    label = f"{len(maps)} methods on one scale"
+    maps = [map_of(one, question, heading_of(model, one)) for one in explanations]
+    twice = ", rollout at two depths," * (len(maps) > len(names))
+    label = f"{len(names)} methods{twice} on one scale"
     if said:
         target = question.targets[0] if question.targets else said[0][0]
-        label += f"; {', '.join(FOR_A_CLASS)} for {class_words(model, target, said)}"
-    return Seen(maps, explanations, Arrangement(), label, "heat", outlined(maps))
+        words = ", ".join(METHOD[name].words for name in FOR_A_CLASS)
+        label += f"; {words} for {class_words(model, target, said)}"
+    shares, outliers = prefixes(explanations), outliers_of(maps)
+    notes = notes_of(model, question, names, shares, outliers, bool(said))
+    return Seen(maps, explanations, Arrangement(), label, "heat", notes)
+
+
+def heading_of(model: TrainedModel, one: Explanation) -> str:
+    """The method and the layers of a map among others."""
+    return f"{METHOD[one.method].words} {depth_words(one.layers, len(model.net.blocks))}"
 
 
 def heads(model: TrainedModel, pixels: Tensor, question: Question, said: list) -> Seen:
@@ -143,6 +152,10 @@ def heads(model: TrainedModel, pixels: Tensor, question: Question, said: list) -
     one = asked(model, pixels, question, method="raw", heads="mean")
     grid = head_maps(model.net, pixels, layers, question.patch)[0].cpu().double().numpy()
     marks = map_of(one, question)
+    prefix = np.maximum(1 - grid.sum(axis=(2, 3)), 0)
+    if question.sinks == "exclude":
+        grid = np.where(marks.outliers, 0.0, grid)
+    shares = (prefix / (prefix + grid.sum(axis=(2, 3)))).ravel().tolist()
     maps = [
         Map(heat, f"head {number + 1}" if row == 0 else "", marks.outliers, question.patch)
         for row, layer in enumerate(grid)
@@ -151,7 +164,7 @@ def heads(model: TrainedModel, pixels: Tensor, question: Question, said: list) -
     names = tuple(f"layer {layer + 1}" for layer in layers)
     label = f"attention of each head in {len(layers)} of its {count} layers, the last at the bottom"
     arrangement = Arrangement(grid.shape[1], names)
-    notes = (of_method("raw", model.net.architecture, question.patch), *outlined(maps))
+    notes = notes_of(model, question, ["raw"], shares, outliers_of(maps), bool(said))
     return Seen(maps, [one], arrangement, label, notes=notes)
 
 

@@ -79,8 +79,8 @@ def add_question(group) -> None:
         "--sinks",
         choices=("mark", "exclude", "show"),
         default="mark",
-        help="patches that collect attention on any photo: outline them, take them as 0, or neither "
-        "(default: mark)",
+        help="outlier patches, with over ten times an even share of attention in some layer: outline "
+        "them, take them as 0, or neither (default: mark)",
     )
 
 
