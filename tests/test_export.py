@@ -104,6 +104,7 @@ def test_every_kind_of_network_by_either_attention(tmp_path, changes, path):
     check_outputs(lambda pixels: program(pixels).detach().numpy(), net)
 
 
+@pytest.mark.full
 def test_a_network_without_a_head_gives_features(tmp_path):
     net = saved(tmp_path, classes=[])
     model = vit.load(tmp_path)

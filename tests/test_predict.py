@@ -307,7 +307,7 @@ def test_a_reader_that_leaves_is_no_error(model_folder, good):
         assert ours.wait(60) == 1
 
 
-@pytest.mark.parametrize("kind", ["csv", "json"])
+@pytest.mark.parametrize("kind", ["csv", pytest.param("json", marks=pytest.mark.full)])
 def test_ctrl_c_leaves_whole_rows_of_what_was_done(model_folder, good, tmp_path, kind):
     output = tmp_path / f"rows.{kind}"
     ours = process("-", "--model", model_folder, "--batch-size", 1, "--output", output)
