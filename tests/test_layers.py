@@ -9,8 +9,8 @@ import pytest
 
 PACKAGE = Path(__file__).parents[1] / "vit"
 LEVELS = [
-    "config items runs spectrum grouping",
-    "near architecture attention patch_embed colour image_operations overlay metrics lettering",
+    "settings items runs spectrum grouping",
+    "config near architecture attention patch_embed colour image_operations overlay metrics lettering",
     "class_names rows commands.progress formats auto_augment calibration pieces typeset marks",
     "images class_folders tables augment blocks pooling memory loggers sheet",
     "archives folder model normalise recognise catalogue timm_config legend canvas video",
@@ -27,9 +27,9 @@ LEVELS = [
     "model_file evaluation result_pictures",
     "pretrained export looking",
     "model_source views origin",
-    "callbacks commands.finish commands.options depict",
-    "filming commands.fit_probe",
-    "attending",
+    "callbacks commands.options depict",
+    "assembly filming",
+    "commands.finish commands.fit_probe attending",
     "commands.train commands.predict commands.export commands.evaluate commands.attend",
     "commands.runs commands.models commands.check",
     "cli",
@@ -38,8 +38,6 @@ LEVELS = [
 LEVEL = {name: level for level, names in enumerate(LEVELS) for name in names.split()}
 # For annotations alone, under `if TYPE_CHECKING:`; never executed.
 FOR_TYPES = {
-    ("commands.finish", "commands.train"),
-    ("commands.fit_probe", "commands.train"),
     ("inference", "model_file"),
     ("evaluation", "model_file"),
 }

@@ -9,10 +9,10 @@ import pytest
 from PIL import Image
 
 from vit import scan
-from vit.config import Data
 from vit.data import ImageData
 from vit.datasets import Folder
 from vit.images import Preprocess, UnreadableImage, read
+from vit.settings import Data
 
 
 @pytest.fixture(autouse=True)

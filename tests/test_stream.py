@@ -15,12 +15,12 @@ from PIL import Image
 from vit import config as settings
 from vit import datasets, runs
 from vit.commands import train
-from vit.config import Data
 from vit.data import ImageData
 from vit.datasets import Folder
 from vit.images import Preprocess, fit, read
 from vit.loaders import EvalLoader, Part, TrainLoader, mix
 from vit.opener import random_box
+from vit.settings import Data
 from vit.stream import Stream, StreamedPart
 
 SIZE = Preprocess(size=(12, 16))  # height and width differ

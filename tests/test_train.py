@@ -16,8 +16,8 @@ import torch
 from PIL import Image
 
 import vit
+from vit import assembly, datasets, runs
 from vit import config as settings
-from vit import datasets, runs
 from vit.commands import train
 from vit.commands.finish import finish
 from vit.tuning import rate
@@ -267,7 +267,7 @@ def test_accumulation_is_a_larger_batch(tmp_path):
 def test_precision_and_attention_are_resolved_in_config_yaml(tmp_path):
     run = train.start(tiny(tmp_path, run__precision="auto"))
     written = settings.load(str(run.path / "config.yaml"))
-    fast = train.has_bf16(train.device_type("auto"))
+    fast = assembly.has_bf16(assembly.device_type("auto"))
     assert written.run.precision == ("bf16" if fast else "32")
     assert written.model.attention in ("explicit", "fused")
 
@@ -532,15 +532,14 @@ def test_validation_may_be_switched_off(tmp_path):
 INTERRUPTED_IN_TEST = """
 import os, signal, sys
 from lightning.pytorch import Callback
-from vit import cli
-from vit.commands import train
+from vit import assembly, cli
 
 class CtrlC(Callback):
     def on_test_batch_start(self, *_):
         os.kill(os.getpid(), signal.SIGINT)
 
-make = train.make_trainer
-train.make_trainer = lambda config, callbacks, *rest: make(config, [*callbacks, CtrlC()], *rest)
+make = assembly.make_trainer
+assembly.make_trainer = lambda config, callbacks, *rest: make(config, [*callbacks, CtrlC()], *rest)
 sys.exit(cli.train(sys.argv[1:]))
 """
 

@@ -13,9 +13,9 @@ from timm.optim import param_groups_layer_decay
 import vit
 from vit import lora, probe, tuning
 from vit.balance import class_weights
-from vit.config import Model, Optim
 from vit.datasets import Item
 from vit.loaders import Part, TrainLoader
+from vit.settings import Model, Optim
 
 SMALL = {"img_size": 16, "patch_size": 8, "embed_dim": 12, "depth": 2, "num_heads": 3}
 

@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from vit.config import Data
 from vit.copies import copies
 from vit.findings import NOTE, STOP, WARNING, Case, Finding, all_of_photos, class_sizes
 from vit.folder import Folder
@@ -24,6 +23,7 @@ from vit.items import (
     natural,
     report_spellings,
 )
+from vit.settings import Data
 from vit.survey import Seen, survey
 
 SIZE = 224  # pixels, the network's side that photos are judged by unless another is named

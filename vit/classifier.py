@@ -12,12 +12,12 @@ from lightning.pytorch import LightningModule
 from torch import Tensor
 
 from vit.augment import Augment, mixup_cutmix
-from vit.config import Optim
 from vit.images import Preprocess
 from vit.loaders import mix
 from vit.metrics import Predictions
 from vit.model import VisionTransformer
 from vit.normalise import normalise
+from vit.settings import Optim
 from vit.tuning import freeze_all_but_head, param_groups, schedules
 
 

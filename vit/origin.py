@@ -12,11 +12,12 @@ from pathlib import Path
 from vit import pretrained, tuning
 from vit.architecture import Architecture
 from vit.augment import Augment
-from vit.config import FROM_SCRATCH, Config, Data, Model
+from vit.config import Config
 from vit.images import Preprocess
 from vit.model import VisionTransformer
 from vit.pretrained import PREFIX, Pretrained
 from vit.runs import RunFolder, write_whole
+from vit.settings import FROM_SCRATCH, Data, Model
 from vit.weights import fit
 
 log = logging.getLogger("vit")

@@ -16,8 +16,8 @@ from dataclasses import replace
 from torch import nn
 
 from vit import lora
-from vit.config import Model, Optim
 from vit.model import VisionTransformer
+from vit.settings import Model, Optim
 
 # Parameters that are no matrix of a layer: weight decay would pull them to zero for no reason.
 NEVER_DECAYED = ("pos_embed", "cls_token", "dist_token", "reg_token", "attn_pool.latent")

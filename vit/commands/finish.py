@@ -17,7 +17,7 @@ from vit.result_pictures import draw_results
 from vit.tuning import trained
 
 if TYPE_CHECKING:
-    from vit.commands.train import Assembly
+    from vit.assembly import Assembly
 
 log = logging.getLogger("vit")
 PICTURED = 12  # images in attention.png

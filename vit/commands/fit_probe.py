@@ -17,7 +17,7 @@ from vit.commands.progress import Progress
 from vit.normalise import normalise
 
 if TYPE_CHECKING:
-    from vit.commands.train import Assembly
+    from vit.assembly import Assembly
 
 PARTS = ("train", "val")
 WORDS = {"train": "training", "val": "validation", "test": "test"}
