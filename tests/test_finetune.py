@@ -173,6 +173,10 @@ def test_describing_weights_reads_the_header_alone(tmp_path, weights, monkeypatc
             "model.weights (timm:vit_tiny_patch16_224) does: leave it out",
         ),
         (
+            {"model__tune": "head_then_full", "optim__lr": 0},
+            "optim.lr (0) must be above 0 for model.tune head_then_full",
+        ),
+        (
             {"model__tune": "head_then_full", "optim__head_epochs": 3},
             "optim.head_epochs (3) must be below optim.epochs (3)",
         ),

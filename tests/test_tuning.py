@@ -282,6 +282,27 @@ def test_a_weighted_loss_is_the_mean_of_the_weighted_images(mixed):
     if mixed:
         shares = 0.7 * shares + 0.3 * shares.flip(0)
     smooth = 0.8 * shares + 0.2 / 4
-    by_hand = -(smooth * weights * logits.log_softmax(dim=1)).sum() / 5
+    each = -(smooth * logits.log_softmax(dim=1)).sum(dim=1)
+    by_hand = sum(each[i] * sum(shares[i] * weights) for i in range(5)) / 5
     loss = classifier.loss(logits, shares if mixed else labels)
     assert loss.item() == pytest.approx(by_hand.item(), rel=1e-5)
+
+
+def test_smoothing_does_not_make_a_weighted_loss_prefer_the_rare_class():
+    """Two classes that can be told apart, 50 to 1: the best logits are those of the right class."""
+    from vit.augment import Augment
+    from vit.classifier import Classifier
+
+    labels = torch.tensor([0] * 50 + [1])
+    items = [Item(str(i), "ab"[label], "train") for i, label in enumerate(labels.tolist())]
+    weights = class_weights(items, ["a", "b"])
+    optim = Optim(lr=0.1, layer_decay=1.0, label_smoothing=0.1, average_decay=0)
+    classifier = Classifier(network(), optim, Augment(), (0, 0), vit.Preprocess((16, 16)), 0, weights)
+    logits = torch.zeros(2, 2, requires_grad=True)  # of each class's images
+    optimizer = torch.optim.SGD([logits], lr=0.5)
+    for _ in range(200):
+        optimizer.zero_grad()
+        classifier.loss(logits[labels], labels).backward()
+        optimizer.step()
+    assert logits.argmax(dim=1).tolist() == [0, 1]
+    assert torch.allclose(logits.softmax(dim=1).diagonal(), torch.tensor(0.95), atol=0.01)

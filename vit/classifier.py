@@ -93,16 +93,16 @@ class Classifier(LightningModule):
     def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
         """Mean cross-entropy of logits (B, C) for classes (B,) or shares of them (B, C).
 
-        With class weights w, the mean of w_y times an image's: PyTorch's own would divide by the
-        weights of the batch at hand, so that a batch of rare images alone counted no more.
+        With class weights w, the mean of w_y times an image's own. PyTorch's would divide by the
+        weights of the batch at hand, so that a batch of rare images alone counted no more, and
+        weigh the smoothed share of each class by that class: rare ones would be predicted always.
         """
         smoothing, weights = self.config.label_smoothing, self.class_weights
         if weights is None:
             return F.cross_entropy(logits, targets, label_smoothing=smoothing)
-        total = F.cross_entropy(
-            logits, targets, weight=weights, label_smoothing=smoothing, reduction="sum"
-        )
-        return total / len(logits)
+        each = F.cross_entropy(logits, targets, label_smoothing=smoothing, reduction="none")
+        counts = weights[targets] if targets.ndim == 1 else targets @ weights  # (B,)
+        return (counts * each).mean()
 
     def try_step(self, count: int, device: torch.device, precision) -> None:
         """A whole training step on blank images, to see whether memory is enough for it.
@@ -115,6 +115,9 @@ class Classifier(LightningModule):
         self.to(device)
         images = torch.zeros(count, 3, *self.preprocess.size, dtype=torch.uint8, device=device)
         labels = torch.zeros(count, dtype=torch.long, device=device)
+        self.sums = torch.zeros(3, device=device)
+        if self.config.head_epochs:  # the head alone needs less than what comes after it
+            freeze_all_but_head(self.net, False)
         optimizer = torch.optim.AdamW(self.net.parameters(), lr=0.0, fused=True)
         with precision.forward_context():
             loss = self.training_step((images, labels), 0)

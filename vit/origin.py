@@ -47,12 +47,12 @@ class Origin:
         """The network at the start of training; says what of the weights went where."""
         net = VisionTransformer(self.architecture, num_classes=len(classes))
         if self.weights is not None:
-            known = self.weights.classes
+            known = self.weights.classes  # none: a head of unknown classes is not theirs
             fitted = fit(
                 self.weights.read(),
                 self.weights.architecture,
                 net,
-                new_head=bool(known) and list(known) != classes,
+                new_head=not known or list(known) != classes,
             )
             net.load_state_dict(fitted.state)
             log.info("weights: %s\n  %s", self.source, "\n  ".join(fitted.report()))
@@ -122,6 +122,11 @@ def check_tuning(config: Config) -> None:
         raise ValueError(
             f"model.architecture ({model.architecture}) says what model.weights are of: give those too"
         )
+    if model.tune == "head_then_full" and optim.lr == 0:
+        raise ValueError(
+            "optim.lr (0) must be above 0 for model.tune head_then_full: after the head everything "
+            "is trained; for the head alone give --model.tune probe"
+        )
     if model.tune == "head_then_full" and optim.head_epochs >= optim.epochs:
         raise ValueError(
             f"optim.head_epochs ({optim.head_epochs}) must be below optim.epochs ({optim.epochs}): "
@@ -169,7 +174,7 @@ def changed(weights: Pretrained, model: Model) -> Architecture:
 def filled(config: Config, origin: Origin) -> Config:
     """The settings with numbers for what is null: those of the mode of tuning, and from scratch all.
 
-    A probe's features are of the images as they are: nothing is left of their variation.
+    A probe's features are of the images as they are, in float32: nothing is left of their variation.
     """
     model, optim = config.model, config.optim
     given = {name: value for name, value in vars(optim).items() if value is not None}
@@ -184,6 +189,7 @@ def filled(config: Config, origin: Origin) -> Config:
         data = config.data
         if model.tune == "probe":
             data, optim = replace(data, **UNVARIED), replace(optim, average_decay=0.0)
+            config = replace(config, run=replace(config.run, precision="32"))
         return replace(config, data=data, optim=optim, model=replace(model, weights=weights))
     sizes = {name: getattr(origin.architecture, name) for name in FROM_SCRATCH}
     sizes |= {name: value for name, value in vars(model).items() if value is not None}
