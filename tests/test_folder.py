@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from vit import items
+from vit import cli, items
 from vit.datasets import Folder, check_labels, class_names
+from vit.items import PARTS, DataError
 from vit.tables import read_table
 
 
@@ -52,6 +53,39 @@ def test_a_class_may_be_called_like_a_part(tmp_path, caplog):
         picture(tmp_path / name / "x.png")
     assert {label for _, label in labels(tmp_path).values()} == {"train", "plane", "car"}
     assert "train is taken for a class: no class folders are in it" in caplog.text
+
+
+@pytest.mark.parametrize("part", ["test", "Valid"])
+def test_a_part_beside_class_folders_is_refused(tmp_path, part):
+    for name in ("cat", "dog", f"{part}/cat", f"{part}/dog"):
+        picture(tmp_path / name / "x.png")
+    with pytest.raises(DataError) as error:
+        Folder(tmp_path).items()
+    words = PARTS[part.lower()]
+    assert str(error.value) == (
+        f"{tmp_path / part} looks like the {words} part, with cat, dog in it as beside it: put the "
+        f"class folders in {tmp_path} into {tmp_path / 'train'}"
+    )
+
+
+def test_a_class_called_like_a_part_may_hold_other_folders(tmp_path, caplog):
+    for name in ("cat", "dog", "test/2024"):
+        picture(tmp_path / name / "x.png")
+    assert {label for _, label in labels(tmp_path).values()} == {"cat", "dog", "test"}
+    assert "test is taken for a class: it stands beside others" in caplog.text
+
+
+def test_what_lies_in_the_folder_is_no_wrong_usage(tmp_path, capsys):
+    """Exit code 1 where the photos are at fault, 2 where the words are."""
+    (tmp_path / "photos" / "a").mkdir(parents=True)
+    words = ["--data.source", "folder", "--run.root", str(tmp_path / "runs"), "--data.root"]
+    said = {
+        1: (tmp_path / "photos", "no class folder"),
+        2: (tmp_path / "none", "no folder or table"),
+    }
+    for code, (root, message) in said.items():
+        assert cli.main(["train", *words, str(root)]) == code
+        assert message in capsys.readouterr().err
 
 
 def test_two_validation_folders_are_taken_together_and_reported(tmp_path, caplog):

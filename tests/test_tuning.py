@@ -297,7 +297,9 @@ def test_smoothing_does_not_make_a_weighted_loss_prefer_the_rare_class():
     items = [Item(str(i), "ab"[label], "train") for i, label in enumerate(labels.tolist())]
     weights = class_weights(items, ["a", "b"])
     optim = Optim(lr=0.1, layer_decay=1.0, label_smoothing=0.1, average_decay=0)
-    classifier = Classifier(network(), optim, Augment(), (0, 0), vit.Preprocess((16, 16)), 0, weights)
+    classifier = Classifier(
+        network(), optim, Augment(), (0, 0), vit.Preprocess((16, 16)), 0, weights
+    )
     logits = torch.zeros(2, 2, requires_grad=True)  # of each class's images
     optimizer = torch.optim.SGD([logits], lr=0.5)
     for _ in range(200):

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from vit.formats import SUFFIXES, is_image
-from vit.items import PARTS, Item, escaped, natural, some
+from vit.items import PARTS, DataError, Item, escaped, natural, some
 
 log = logging.getLogger("vit")
 # Folders that systems make; other names that begin so may be someone's class, and are reported.
@@ -55,12 +55,18 @@ class Layout:
         return sorted(items, key=lambda item: natural(item.id))
 
     def parts(self) -> list[tuple[Path, str]]:
-        """The folders that hold class folders, each with the part it is: train, val or test."""
+        """The folders that hold class folders, each with the part it is: train, val or test.
+
+        Raises:
+            DataError: a part stands beside class folders, where it would be one of the classes.
+        """
         named = [(path, PARTS.get(path.name.lower())) for path in self.folders(self.root)]
         known = [(path, part) for path, part in named if part]
         others = [path for path, part in named if not part]
         divided = any(part == "train" and has_folders(path) for path, part in known)
         if not known or (others and not divided):
+            for path, part in known:
+                self.refuse_part(path, part, others)
             self.report_strays([self.root])
             self.report_flat([path for path, _ in named])
             return [(self.root, "train")]
@@ -101,11 +107,24 @@ class Layout:
             else:
                 self.skipped[path.suffix.lower() or path.name] += 1
 
+    def refuse_part(self, path: Path, part: str, classes: list[Path]) -> None:
+        """Stops where a folder named as a part holds folders of the classes that stand beside it."""
+        names = {one.name for one in classes}
+        same = sorted(names & {e.name for e in os.scandir(path) if e.is_dir()}, key=natural)
+        if same:
+            raise DataError(
+                f"{path} looks like the {part} part, with {some(same, 3)} in it as beside it: put "
+                f"the class folders in {self.root} into {self.root / 'train'}"
+            )
+
     def report_flat(self, classes: list[Path]) -> None:
         """Warns of class folders that hardly are any."""
         for path in classes:
-            if PARTS.get(path.name.lower()) == "train":
-                log.warning("%s is taken for a class: no class folders are in it", path)
+            if path.name.lower() in PARTS:
+                reason = (
+                    "it stands beside others" if has_folders(path) else "no class folders are in it"
+                )
+                log.warning("%s is taken for a class: %s", path, reason)
         if len(classes) == 1 and has_folders(classes[0]):
             log.warning("%s is taken for the one class; or is it the folder to give?", classes[0])
 

@@ -13,6 +13,8 @@ import warnings
 from importlib import import_module
 from pathlib import Path
 
+from vit.items import DataError
+
 COMMANDS = {
     "train": "train a network by a configuration, or go on with a run",
     "predict": "what a trained network says of photos, a row for each",
@@ -131,7 +133,8 @@ def explain_failure(error: BaseException, program: str, words: list[str]) -> int
     expected = isinstance(error, (FloatingPointError, MemoryError, OSError))
     if expected or (isinstance(error, ValueError) and ours):
         print(f"{program}: {error}", file=sys.stderr)
-        return 2 if isinstance(error, ValueError) else 1
+        usage = isinstance(error, ValueError) and not isinstance(error, DataError)
+        return 2 if usage else 1
     raise error
 
 

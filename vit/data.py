@@ -54,7 +54,8 @@ class ImageData(LightningDataModule):
 
         Raises:
             OSError: a photo of `split` has vanished; one cannot be read, and config.strict.
-            ValueError: no training images, a class that training does not have, or a damaged table.
+            DataError: no training images, or a class that training does not have.
+            ValueError: a damaged table.
         """
         if split is not None:
             self.items = read_split(split)
@@ -69,7 +70,7 @@ class ImageData(LightningDataModule):
         if len(self.classes) == 1:
             log.warning('there is one class alone, "%s": nothing to tell apart', self.classes[0])
         if not self.classes:
-            raise ValueError(f"no training images in {self.config.root or self.config.source}")
+            raise items.DataError(f"no training images in {self.config.root or self.config.source}")
         for part in ("val", "test"):
             if chosen := self.of(part):
                 datasets.check_labels(chosen, self.classes, f"the {part} part")
@@ -82,7 +83,9 @@ class ImageData(LightningDataModule):
             return found
         sound, self.left_out = scan.readable(self.source, found, self.config.strict)
         if not sound:
-            raise ValueError(f"none of the {len(found)} photos in {self.config.root} can be read")
+            raise items.DataError(
+                f"none of the {len(found)} photos in {self.config.root} can be read"
+            )
         return sound
 
     def require_all(self, split: Path) -> None:

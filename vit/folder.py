@@ -7,7 +7,7 @@ from pathlib import Path
 
 from vit.class_folders import Layout
 from vit.images import Photo, read
-from vit.items import Item
+from vit.items import DataError, Item
 from vit.tables import TABLES, read_table
 
 log = logging.getLogger("vit")
@@ -22,7 +22,7 @@ class Folder:
             are no photos are passed over, counted and reported.
 
     Raises:
-        ValueError: no such folder, or no class folder with an image in it; see `read_table` too.
+        ValueError: no such folder or table.
     """
 
     def __init__(self, root: str | Path):
@@ -35,13 +35,17 @@ class Folder:
             raise ValueError(f"no folder or table {root}")
 
     def items(self) -> list[Item]:
-        """All images: of a folder in natural order of their paths, of a table in its own."""
+        """All images: of a folder in natural order of their paths, of a table in its own.
+
+        Raises:
+            DataError: there are none; see `read_table` too.
+        """
         if self.table:
             return read_table(self.table)
         items = Layout(self.root).items()
         if not items:
             tables = sorted(p.name for p in self.root.iterdir() if p.suffix.lower() in TABLES)
-            raise ValueError(
+            raise DataError(
                 f"no class folder with an image in it in {self.root}: expected one folder per "
                 "class, there or inside train, val and test"
                 + (f"; to take labels from {tables[0]}, give that file" if tables else "")

@@ -27,6 +27,10 @@ PARTS = {
 }
 
 
+class DataError(ValueError):
+    """What lies in the data's folder, or in its table, is at fault; not how the program was called."""
+
+
 @dataclass(frozen=True, slots=True)
 class Item:
     """One labelled image.
@@ -101,13 +105,13 @@ def check_labels(items: Iterable[Item], classes: list[str], where: str) -> None:
     """Refuses labels that are no class; reports classes without an image.
 
     Raises:
-        ValueError: a label that is not among the classes.
+        DataError: a label that is not among the classes.
     """
     labels = {item.label for item in items}
     if unknown := sorted(labels - set(classes), key=natural):
         known = {normal(name): name for name in classes}
         like = [shown(known[normal(name)]) for name in unknown if normal(name) in known]
-        raise ValueError(
+        raise DataError(
             f"{where} has {some(unknown, 20)}, which is no class of the training images "
             f"({', '.join(classes[:20])}{', ...' if len(classes) > 20 else ''})"
             + (f"; another spelling of {', '.join(like[:20])}?" if like else "")

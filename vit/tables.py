@@ -8,7 +8,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from vit.items import PARTS, Item
+from vit.items import PARTS, DataError, Item
 
 JSON_LINES = (".jsonl", ".ndjson")
 TABLES = (".csv", ".tsv", *JSON_LINES)
@@ -20,7 +20,7 @@ def read_table(table: Path) -> list[Item]:
     """The images that a table lists, in its order.
 
     Raises:
-        ValueError: a header without path and label, a line that is not whole, an unknown part, a
+        DataError: a header without path and label, a line that is not whole, an unknown part, a
             file that does not exist or is listed twice; names the table and the line.
     """
     items, lines = [], {}
@@ -29,11 +29,11 @@ def read_table(table: Path) -> list[Item]:
         where = f"{table}, line {number}"
         item = item_of(row, where, table.parent)
         if item.id in lines:
-            raise ValueError(f"{where}: {item.id} stands in line {lines[item.id]} already")
+            raise DataError(f"{where}: {item.id} stands in line {lines[item.id]} already")
         lines[item.id] = number
         items.append(item)
     if not items:
-        raise ValueError(f"{table} lists no photo: it needs a line with path and label for each")
+        raise DataError(f"{table} lists no photo: it needs a line with path and label for each")
     return items
 
 
@@ -47,7 +47,7 @@ def csv_rows(table: Path) -> Iterator[tuple[int, dict]]:
             name.strip().lower() for name in next(csv.reader([first], delimiter=delimiter), [])
         ]
         if not {"path", "label"} <= set(header) or len(set(header)) < len(header):
-            raise ValueError(
+            raise DataError(
                 f"{table}, line 1: the header must name the columns path and label, and may name "
                 f'split; it is "{first.strip()}"'
             )
@@ -59,7 +59,7 @@ def csv_rows(table: Path) -> Iterator[tuple[int, dict]]:
                         raise ValueError(f"{len(row)} fields, the header has {len(header)}")
                     yield reader.line_num + 1, dict(zip(header, row, strict=True))
         except (csv.Error, ValueError) as error:
-            raise ValueError(f"{table}, line {reader.line_num + 1}: {error}") from error
+            raise DataError(f"{table}, line {reader.line_num + 1}: {error}") from error
 
 
 def json_rows(table: Path) -> Iterator[tuple[int, dict]]:
@@ -71,9 +71,9 @@ def json_rows(table: Path) -> Iterator[tuple[int, dict]]:
             try:
                 row = json.loads(line)
             except json.JSONDecodeError as error:
-                raise ValueError(f"{table}, line {number}: no JSON: {error}") from error
+                raise DataError(f"{table}, line {number}: no JSON: {error}") from error
             if not isinstance(row, dict) or not {"path", "label"} <= set(row):
-                raise ValueError(f"{table}, line {number}: must be an object with path and label")
+                raise DataError(f"{table}, line {number}: must be an object with path and label")
             yield number, row
 
 
@@ -81,15 +81,15 @@ def item_of(row: dict, where: str, root: Path) -> Item:
     """A row as an image.
 
     Raises:
-        ValueError: see `read_table`.
+        DataError: see `read_table`.
     """
     texts = {name: as_text(row.get(name), name, where) for name in COLUMNS}
     for name in ("path", "label"):
         if not texts[name].strip():
-            raise ValueError(f"{where}: {name} is empty")
+            raise DataError(f"{where}: {name} is empty")
     split = PARTS.get(texts["split"].strip().lower() or "train")
     if split is None:
-        raise ValueError(f'{where}: split "{texts["split"]}" must be train, val or test')
+        raise DataError(f'{where}: split "{texts["split"]}" must be train, val or test')
     return Item(existing(texts["path"], where, root), texts["label"], split)
 
 
@@ -98,13 +98,13 @@ def as_text(value, name: str, where: str) -> str:
     if value is None:
         return ""
     if isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise ValueError(f"{where}: {name} ({value!r}) must be a text")
+        raise DataError(f"{where}: {name} ({value!r}) must be a text")
     text = str(value)
     if name == "label" and not text.isascii():
         try:
             text.encode()
         except UnicodeEncodeError:
-            raise ValueError(f"{where}: the label is not UTF-8; save the table as UTF-8") from None
+            raise DataError(f"{where}: the label is not UTF-8; save the table as UTF-8") from None
     return text
 
 
@@ -112,9 +112,9 @@ def existing(path: str, where: str, root: Path) -> str:
     """A path as an item's id: with forward slashes, relative where it is.
 
     Raises:
-        ValueError: there is no such file.
+        DataError: there is no such file.
     """
     for spelling in (path, path.replace("\\", "/")):  # tables are written on Windows too
         if (root / spelling).is_file():
             return Path(spelling).as_posix()
-    raise ValueError(f"{where}: no file {root / path}")
+    raise DataError(f"{where}: no file {root / path}")
