@@ -14,12 +14,13 @@ from PIL import Image
 
 import vit
 from vit import attending, explain, model_file
-from vit.attending import MOST_PNG, encoded, stems_of
+from vit.attending import MOST_PNG, encoded
 from vit.captions import MEANINGS
 from vit.cli import Parser, main
 from vit.commands.attend import LAYOUTS, METHODS, add_arguments
 from vit.head_maps import head_maps
 from vit.images import Preprocess, fit, read
+from vit.output_names import stems_of
 from vit.overlay import colour_map, overlay, scale_top
 from vit.views import LOOKS
 
@@ -429,6 +430,8 @@ def test_names_are_as_short_as_they_can_be():
     names = [name.casefold() for name in stems_of(many).values()]
     assert len(names) == len(set(names)) == 6
     assert stems_of([]) == {}
+    trap = [name.casefold() for name in stems_of(["a.jpg", "a.png", "a.jpg.png"]).values()]
+    assert len(set(trap)) == 3
 
 
 def test_a_picture_of_another_photo_is_not_replaced(trained, tmp_path, capsys):
@@ -441,6 +444,60 @@ def test_a_picture_of_another_photo_is_not_replaced(trained, tmp_path, capsys):
     assert attend(tmp_path / "y" / "a.png", "--model", trained, "--output", output) == 2
     assert "would be replaced by the picture of" in capsys.readouterr().err
     assert attend(tmp_path / "x" / "a.png", "--model", trained, "--output", output) == 0
+
+
+def test_photos_are_never_replaced(trained, tmp_path, capsys, monkeypatch):
+    """Neither the photo that is asked about, nor a file that no earlier call wrote."""
+    store(picture(48, 64), tmp_path / "own.png")
+    content = (tmp_path / "own.png").read_bytes()
+    monkeypatch.chdir(tmp_path)
+    assert attend("own.png", "--model", trained, "--output", ".") == 2
+    said = capsys.readouterr().err
+    assert "the picture of own.png would be written to own.png, which is the photo own.png" in said
+    assert "give another folder as --output" in said
+    (tmp_path / "o").mkdir()
+    (tmp_path / "o" / "own.png").write_bytes(b"mine")
+    assert attend("own.png", "--model", trained, "--output", "o") == 2
+    assert "is not known to show the same photo" in capsys.readouterr().err
+    assert (tmp_path / "o" / "own.png").read_bytes() == b"mine"
+    assert (tmp_path / "own.png").read_bytes() == content
+    assert not list(tmp_path.rglob("attend.json"))
+
+
+def test_a_failed_start_leaves_the_record(trained, tmp_path, capsys):
+    if torch.cuda.is_available():
+        pytest.skip("needs a machine without a GPU")
+    store(picture(48, 64), tmp_path / "a.png")
+    words = (tmp_path / "a.png", "--model", trained, "--device", "cuda", "--output")
+    assert attend(*words, tmp_path / "new") == 2 and not (tmp_path / "new").exists()
+    assert "device (cuda) is not here" in capsys.readouterr().err
+    (tmp_path / "o").mkdir()
+    (tmp_path / "o" / "attend.json").write_text("old")
+    assert attend(*words, tmp_path / "o") == 2
+    assert (tmp_path / "o" / "attend.json").read_text() == "old"
+
+
+def test_pictures_of_all_earlier_calls_are_known(trained, tmp_path, capsys, monkeypatch):
+    """Whatever the folder in which a call was made, and however many came after it."""
+    for folder in ("x", "y"):
+        (tmp_path / folder).mkdir()
+        store(picture(48, 64), tmp_path / folder / "a.png")
+    store(picture(48, 64), tmp_path / "x" / "b.png")
+    words = ("--model", trained, "--output", tmp_path / "o")
+    monkeypatch.chdir(tmp_path / "x")
+    assert attend("a.png", *words) == 0 and attend("b.png", *words) == 0
+    assert attend("a.png", *words) == 0
+    monkeypatch.chdir(tmp_path / "y")
+    capsys.readouterr()
+    assert attend("a.png", *words) == 2
+    assert f"shows {tmp_path / 'x' / 'a.png'} and would be replaced" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="names of files that are no UTF-8")
+def test_a_name_that_is_not_utf8_is_recorded(trained, tmp_path):
+    store(picture(48, 64), tmp_path / "a.png").rename(tmp_path / "caf\udce9.png")
+    assert attend(tmp_path / "caf\udce9.png", "--model", trained, "--output", tmp_path / "o") == 0
+    assert rows_of(tmp_path / "o")[0]["path"].endswith("caf\udce9.png")
 
 
 def test_large_pictures_are_jpegs():

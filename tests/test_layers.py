@@ -9,7 +9,7 @@ import pytest
 
 PACKAGE = Path(__file__).parents[1] / "vit"
 LEVELS = [
-    "settings items runs spectrum grouping",
+    "settings items output_names runs spectrum grouping cores",
     "config near architecture attention patch_embed colour image_operations overlay metrics lettering",
     "class_names rows commands.progress formats auto_augment calibration pieces typeset marks",
     "images class_folders tables augment blocks pooling memory loggers sheet",

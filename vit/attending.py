@@ -4,7 +4,6 @@ import io
 import json
 import logging
 import os
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from dataclasses import asdict, dataclass
@@ -18,15 +17,15 @@ from PIL import Image
 from vit import photos
 from vit.depict import Depicted, Drawing, depict
 from vit.filming import film
-from vit.inference import on_device
+from vit.inference import device_of, on_device
 from vit.looking import Question, check
 from vit.model_file import TrainedModel
+from vit.output_names import RECORD, keep_others, keep_photos, pictured, stems_of
 from vit.photos import Loaded
 from vit.runs import write_whole
 from vit.video import is_moving
 
 log = logging.getLogger("vit")
-RECORD = "attend.json"
 MOST_PNG = 2_000_000  # pixels; a larger picture is a JPEG
 AHEAD = 2  # photos decoded before they are asked for, at full size
 
@@ -47,12 +46,15 @@ def attend(
         device: "auto", "cpu", "cuda" or "mps".
 
     Raises:
-        ValueError: the question cannot be asked of this network, or a picture would replace that of
-            another photo.
+        ValueError: the question cannot be asked of this network, there is no such device, or a
+            picture would replace a photo or the picture of another one.
     """
     check(model, question)
+    device_of(device)  # before anything is written
     stems = stems_of(paths)
+    keep_photos(output, stems)
     keep_others(output, stems)
+    before = pictured(output)
     output.mkdir(parents=True, exist_ok=True)
     rows: list[dict] = []
     try:
@@ -63,7 +65,9 @@ def attend(
                     rows.append(row)
                     yield row
     finally:  # also what Ctrl-C leaves
-        write_record(output, question, drawing, rows)
+        if rows or not (output / RECORD).exists():
+            made = {stems[row["path"]]: row["path"] for row in rows if not row["error"]}
+            write_record(output, question, drawing, rows, before | made)
 
 
 @dataclass(frozen=True)
@@ -133,48 +137,20 @@ def encoded(pixels: np.ndarray) -> tuple[bytes, str]:
     return content.getvalue(), ".jpg"
 
 
-def stems_of(paths: list[str]) -> dict[str, str]:
-    """Each photo's name in the output folder, without the picture's suffix.
+def write_record(
+    output: Path, question: Question, drawing: Drawing, rows: list[dict], pictures: dict[str, str]
+) -> None:
+    """attend.json: what was asked, how it was drawn, and a row per photo.
 
-    Its own name; where several photos would have the same, also its suffix (a.jpg, a.png), else as
-    many of its folders as tell them apart. Letters that differ in case alone are the same name.
+    Args:
+        pictures: stem -> photo of all pictures in the folder, also those of earlier calls.
     """
-    stems: dict[str, str] = {}
-    left = {path: Path(os.path.abspath(path)).parts[1:] for path in dict.fromkeys(paths)}
-    for depth in range(1, max(map(len, left.values()), default=0) + 1):
-        for ending in (lambda name: os.path.splitext(name)[0], str):
-            names = {path: ending("/".join(parts[-depth:])) for path, parts in left.items()}
-            uses = Counter(name.casefold() for name in names.values())
-            stems |= {path: name for path, name in names.items() if uses[name.casefold()] == 1}
-            left = {path: parts for path, parts in left.items() if path not in stems}
-    return stems | {path: f"{Path(path).name}-{k}" for k, path in enumerate(left, start=1)}
-
-
-def keep_others(output: Path, stems: dict[str, str]) -> None:
-    """No picture of an earlier call that shows another photo is replaced.
-
-    Raises:
-        ValueError: one would be.
-    """
-    try:
-        before = json.loads((output / RECORD).read_text(encoding="utf-8"))["photos"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return
-    mine = {stem: path for path, stem in stems.items()}
-    for row in before:
-        name = row.get("heat", "").removesuffix(".npz")
-        if name in mine and os.path.abspath(mine[name]) != os.path.abspath(row["path"]):
-            raise ValueError(
-                f"{output / row['picture']} shows {row['path']} and would be replaced by the picture "
-                f"of {mine[name]}: choose another --output"
-            )
-
-
-def write_record(output: Path, question: Question, drawing: Drawing, rows: list[dict]) -> None:
-    """attend.json: what was asked, how it was drawn, and a row per photo."""
     settings = {"model": drawing.name} | asdict(question) | asdict(drawing.style)
     settings |= {"size": drawing.size, "at": drawing.at}
     lines = ",\n".join("  " + json.dumps(row, ensure_ascii=False) for row in rows)
     head = json.dumps(settings, ensure_ascii=False)
-    text = f'{{\n "settings": {head},\n "photos": [\n{lines}\n ]\n}}\n'
-    write_whole(output / RECORD, text.encode())
+    whole = {stem: os.path.abspath(path) for stem, path in sorted(pictures.items())}
+    known = json.dumps(whole, ensure_ascii=False)
+    text = f'{{\n "settings": {head},\n "photos": [\n{lines}\n ],\n "pictures": {known}\n}}\n'
+    # A name that is not UTF-8 has lone surrogates, which JSON writes as \udcXX.
+    write_whole(output / RECORD, text.encode("utf-8", "backslashreplace"))

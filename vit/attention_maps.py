@@ -16,6 +16,7 @@ from torch import Tensor
 from vit.attention_rows import (
     Fuse,
     Layer,
+    as_shares,
     attend,
     blocks_of_rows,
     check_fusing,
@@ -134,8 +135,7 @@ def gathered(layers: list[Layer], v: Tensor, row_block: int, fuse: Fuse, prefix:
 
 def between(rows: Tensor, prefix: int) -> Tensor:
     """Rows (B, R, T) -> what they give to patches, as shares of it: (B, R, N)."""
-    rows = rows[..., prefix:]
-    return rows / rows.sum(dim=-1, keepdim=True)
+    return as_shares(rows[..., prefix:])
 
 
 def collect(net: VisionTransformer, images: Tensor, layers: range) -> list[Layer]:

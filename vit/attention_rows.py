@@ -8,6 +8,7 @@ keys it made of them (vit/gradients.py). Its (T, T) matrix is formed in blocks o
 used and dropped: O(T D + R T) memory.
 """
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -138,14 +139,19 @@ def fused(
         excluded: tokens taken as 0 in every row, (B, T).
     """
     rows = weights[:, heads] if isinstance(heads, int) else OVER_HEADS[heads](weights, dim=1)
-    smallest = int(discard * rows.shape[-1])
+    smallest = math.floor(discard * rows.shape[-1] + 1e-9)  # 0.29 * 100 is just below 29
     whole = (heads == "mean" or isinstance(heads, int)) and not smallest and excluded is None
     if excluded is not None:
         rows = rows.masked_fill(excluded[:, None], 0.0)
     if smallest:
         order = rows.argsort(dim=-1, stable=True)  # of equal ones the first counts as smaller
         rows = rows.scatter(-1, order[..., :smallest], 0.0)
-    return rows if whole else rows / rows.sum(dim=-1, keepdim=True)
+    return rows if whole else as_shares(rows)
+
+
+def as_shares(rows: Tensor) -> Tensor:
+    """Each row divided by its sum; a row of zeros stays one: (..., T)."""
+    return rows / rows.sum(dim=-1, keepdim=True).clamp(min=torch.finfo(rows.dtype).tiny)
 
 
 def attend(layer: Layer, v: Tensor, row_block: int, fuse: Fuse = fused) -> Tensor:

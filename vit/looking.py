@@ -63,8 +63,8 @@ def answers(model: TrainedModel, images: Tensor) -> list[tuple[int, Answer]]:
     if not model.classes:
         return []
     with evaluating(model.net):
-        logits = model.net(images)[0]
-    probabilities = (logits.double() / model.temperature).softmax(dim=0).cpu()
+        logits = model.net(images)[0].cpu()  # MPS has no float64
+    probabilities = (logits.double() / model.temperature).softmax(dim=0)
     order = probabilities.argsort(descending=True, stable=True).tolist()
     return [(k, Answer(str(model.classes[k]), float(probabilities[k]))) for k in order]
 
