@@ -1,6 +1,7 @@
 """Photos that cannot be read: found before anything is divided, remembered, reported."""
 
 import csv
+import errno
 import os
 import time
 
@@ -8,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from vit import scan
+from vit import images, loaders, scan
 from vit.data import ImageData
 from vit.datasets import Folder
 from vit.images import Preprocess, UnreadableImage, read
@@ -197,6 +198,44 @@ def test_memory_does_not_grow_for_ever(tmp_path, memory, monkeypatch, decoded):
     decoded.clear()
     scanned(root)
     assert decoded == []
+
+
+def test_a_table_of_a_few_photos_keeps_the_memory_of_its_folder(tmp_path, monkeypatch, decoded):
+    monkeypatch.setattr(scan, "MANY", 0)
+    root = photos(tmp_path / "photos")
+    scanned(root)
+    (root / "few.csv").write_text("path,label\na/0.jpg,a\n", encoding="utf-8")
+    few = Folder(root / "few.csv")
+    scan.readable(few, few.items())
+    decoded.clear()
+    scanned(root)
+    assert decoded == []
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [
+        MemoryError(),
+        OSError(errno.EIO, "Input/output error"),
+        OSError(errno.EMFILE, "Too many open files"),
+    ],
+)
+def test_a_failure_of_the_machine_is_not_remembered(tmp_path, monkeypatch, decoded, failure):
+    root = photos(tmp_path / "photos", 1)
+
+    def fail(stream, at_least, max_pixels):
+        raise failure
+
+    with monkeypatch.context() as patch:
+        patch.setattr(images, "_decode", fail)
+        _, left_out = scanned(root)
+        assert [name for name, _ in left_out] == ["a/0.jpg", "b/0.jpg"]
+        with pytest.raises(OSError) as error:
+            loaders.opened(Folder(root), Folder(root).items()[0], Preprocess(size=(8, 8)))
+        assert "changed since" not in str(error.value)
+    decoded.clear()
+    assert scanned(root)[1] == []
+    assert len(decoded) == 2
 
 
 def test_photos_are_never_written_to(tmp_path):

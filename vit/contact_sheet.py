@@ -14,6 +14,7 @@ import numpy as np
 from PIL import Image, ImageDraw
 
 from vit.checkup import PARTS, Report, printable
+from vit.cores import default_workers
 from vit.findings import NOTE, STOP, WARNING, Case, Finding, counted
 from vit.folder import Folder
 from vit.images import UnreadableImage, read
@@ -213,7 +214,7 @@ def draw_tiles(sheet: Sheet, tiles: list[Tile], pictures: dict[str, np.ndarray])
 def opened(source: Folder, items: Iterable[Item], side: int) -> dict[str, np.ndarray]:
     """Photos by their ids, each whole in a square of `side` pixels; crossed out where unreadable."""
     items = list({item.id: item for item in items}.values())
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
+    with ThreadPoolExecutor(default_workers()) as pool:
         squares = pool.map(lambda item: square(source.path(item), side), items)
         return dict(zip((item.id for item in items), squares, strict=True))
 

@@ -10,10 +10,10 @@ from torch import Tensor
 from vit import datasets, items, runs, scan
 from vit.augment import Augment
 from vit.balance import class_weights
+from vit.cores import default_workers
 from vit.datasets import Folder, Item
 from vit.images import Preprocess
 from vit.loaders import EvalLoader, Part, TrainLoader
-from vit.photos import default_workers
 from vit.settings import Data
 from vit.stream import Stream, StreamedPart
 

@@ -45,6 +45,14 @@ Size = tuple[int, int]
 class UnreadableImage(ValueError):
     """The file is no picture, or is broken; the message is one line: which file, and why."""
 
+    @property
+    def passing(self) -> bool:
+        """Whether the machine failed and not the file: no memory, no such disk, too many files open."""
+        cause = self.__cause__
+        if isinstance(cause, OSError):  # what Pillow says of a file's content has no number
+            return cause.errno is not None or "out of memory" in str(cause)
+        return isinstance(cause, MemoryError)
+
 
 @dataclass(frozen=True)
 class Preprocess:

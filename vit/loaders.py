@@ -5,7 +5,6 @@ b in training (the rest returns in another epoch's order); all images, once, in 
 """
 
 import hashlib
-import os
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -14,8 +13,9 @@ import torch
 from torch import Tensor
 
 from vit.commands.progress import Progress
+from vit.cores import default_workers
 from vit.datasets import Item, Source
-from vit.images import Preprocess, fit
+from vit.images import Preprocess, UnreadableImage, fit
 
 MANY = 1000  # so many images to read are worth a line of progress
 
@@ -49,7 +49,7 @@ class Part:
             images[row] = opened(source, items[row], preprocess)
 
         total = len(items)
-        with ThreadPoolExecutor(os.cpu_count()) as pool, Progress(total, "photos read") as bar:
+        with ThreadPoolExecutor(default_workers()) as pool, Progress(total, "photos read") as bar:
             for _ in pool.map(open_one, range(total)):
                 bar.advance(1 if total >= MANY else 0)
         return cls(images, numbers(items, classes), items)
@@ -84,13 +84,21 @@ def opened(source: Source, item: Item, preprocess: Preprocess) -> Tensor:
     """One image as the network takes it, uint8 (3, height, width).
 
     Raises:
-        OSError: it cannot be read; says that it could be.
+        OSError: it cannot be read; says so where it could be and has changed.
     """
     try:
         photo = source.open(item, preprocess.resized)
     except ValueError as error:
-        raise OSError(f"{error}; the run found it readable, so it has changed since") from error
+        raise OSError(f"{error}{since(error)}") from error
     return torch.from_numpy(fit(photo, preprocess).pixels).permute(2, 0, 1)
+
+
+def since(error: Exception) -> str:
+    """What to add to a photo's error where the file has changed or gone, and not the machine failed."""
+    gone = isinstance(error.__cause__, FileNotFoundError)
+    if isinstance(error, UnreadableImage) and (gone or not error.passing):
+        return "; the run found it readable, so it has changed since"
+    return ""
 
 
 def numbers(items: list[Item], classes: list[str]) -> Tensor:

@@ -18,7 +18,7 @@ from torch.utils.data import get_worker_info
 from vit.augment import CROP_RATIO, random_boxes
 from vit.datasets import Item, Source
 from vit.images import Preprocess, fit
-from vit.loaders import mix
+from vit.loaders import mix, since
 
 ENLARGED = 2.0  # a photo is decoded at least this much larger than needed, as images.read does
 
@@ -61,7 +61,8 @@ class Opener:
             try:
                 images[place] = torch.from_numpy(self.pixels(item, chance)).permute(2, 0, 1)
             except Exception as error:  # whatever it is, it is told with the photo's name
-                return Problem(f"{name(self.source, item)}: {reason(self.source, item, error)}")
+                text = f"{name(self.source, item)}: {reason(self.source, item, error)}"
+                return Problem(text + since(error))
         return images
 
     def note(self, number: int, place: int) -> None:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
+from vit.cores import default_workers
 from vit.datasets import hidden, natural
 from vit.formats import SUFFIXES
 from vit.images import Fitted, Photo, Preprocess, UnreadableImage, fit, is_image, read
@@ -128,12 +129,6 @@ def load(
     if workers < 1 or ahead < 0:
         raise ValueError(f"workers ({workers}) must be at least 1, and ahead ({ahead}) at least 0")
     return stream(paths, Opening(preprocess, opener or open_path, keep_photo), workers, ahead)
-
-
-def default_workers() -> int:
-    """A thread per core that this process may use."""
-    allowed = getattr(os, "sched_getaffinity", None)
-    return len(allowed(0)) if allowed else os.cpu_count() or 1
 
 
 @dataclass(frozen=True)

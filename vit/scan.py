@@ -19,6 +19,7 @@ import PIL
 
 from vit.archives import cache
 from vit.commands.progress import Progress
+from vit.cores import default_workers
 from vit.folder import Folder
 from vit.images import UnreadableImage, read
 from vit.items import NAMED, Item
@@ -96,7 +97,7 @@ def check(folder: Folder, items: list[Item]) -> list[Checked]:
     if len(items) > len(memory.known) + MANY:
         log.info("looking through %d photos, once, for such that cannot be read", len(items))
     with (
-        ThreadPoolExecutor(os.cpu_count()) as pool,
+        ThreadPoolExecutor(default_workers()) as pool,
         Progress(len(items), "photos looked at") as bar,
     ):
         for some in pool.map(lambda chunk: [examine(folder, i, memory) for i in chunk], chunks):
@@ -119,19 +120,33 @@ def examine(folder: Folder, item: Item, memory: "Memory") -> Checked:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
         return Checked(item.id, 0, 0, "", error.strerror or str(error))
-    return Checked(item.id, state.st_size, state.st_mtime_ns, digest, problem_of(path))
+    try:
+        problem = problem_of(path)
+    except UnreadableImage as error:  # no digest: it is not remembered
+        return Checked(item.id, 0, 0, "", reason(error, path))
+    return Checked(item.id, state.st_size, state.st_mtime_ns, digest, problem)
 
 
 def problem_of(path: Path) -> str:
     """Why a file cannot be read; empty where it can.
 
     A JPEG's every bit is read, whatever the size it is decoded in; the smallest is the fastest.
+
+    Raises:
+        UnreadableImage: the machine failed, so nothing is known of the file.
     """
     try:
         read(path, at_least=(1, 1))
     except UnreadableImage as error:
-        return str(error).removeprefix(f"{path}: ")
+        if error.passing:
+            raise
+        return reason(error, path)
     return ""
+
+
+def reason(error: UnreadableImage, path: Path) -> str:
+    """An error's own words, without the file's name."""
+    return str(error).removeprefix(f"{path}: ")
 
 
 class Memory:
@@ -180,11 +195,15 @@ class Memory:
         self.lines += len(new)
 
     def tidy(self, checked: list[Checked]) -> None:
-        """Writes the file anew where most of it is out of date."""
-        if self.works and self.lines > 2 * len(checked) + MANY:
+        """Writes the file anew where most of it is out of date; what was not looked at now is kept.
+
+        A table of a few photos shares the memory of the folder that it lies in.
+        """
+        kept = self.known | {one.id: one for one in settled(checked)}
+        if self.works and self.lines > 2 * len(kept) + MANY:
             part = self.file.with_suffix(f".{os.getpid()}")
             try:
-                part.write_bytes(as_lines(settled(checked)))
+                part.write_bytes(as_lines(list(kept.values())))
                 os.replace(part, self.file)
             except OSError as error:
                 self.give_up(error)

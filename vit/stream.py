@@ -231,7 +231,7 @@ def sound(images: Tensor | Problem) -> Tensor:
         OSError: there is a problem instead.
     """
     if isinstance(images, Problem):
-        raise OSError(f"{images.text}; the run found it readable, so it has changed since")
+        raise OSError(images.text)
     return images
 
 

@@ -5,7 +5,6 @@ as a scan before training does, so that training need not decode them again.
 """
 
 import hashlib
-import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ import numpy as np
 from PIL import Image
 
 from vit.commands.progress import Progress
+from vit.cores import default_workers
 from vit.folder import Folder
 from vit.formats import open_image
 from vit.images import Photo, UnreadableImage, read
@@ -61,7 +61,7 @@ def survey(folder: Folder, items: list[Item]) -> list[Seen]:
     chunks = [items[start : start + CHUNK] for start in range(0, len(items), CHUNK)]
     seen: list[Seen] = []
     with (
-        ThreadPoolExecutor(os.cpu_count()) as pool,
+        ThreadPoolExecutor(default_workers()) as pool,
         Progress(len(items), "photos looked at") as bar,
     ):
         for some in pool.map(lambda chunk: [look(folder, item) for item in chunk], chunks):
@@ -73,7 +73,7 @@ def survey(folder: Folder, items: list[Item]) -> list[Seen]:
 
 
 def look(folder: Folder, item: Item) -> tuple[Seen, Checked | None]:
-    """One photo, and the line for a scan's memory; none where the file cannot be opened."""
+    """One photo, and the line for a scan's memory; none where the machine failed, not the file."""
     path = folder.path(item)
     try:
         state = path.stat()
@@ -86,6 +86,8 @@ def look(folder: Folder, item: Item) -> tuple[Seen, Checked | None]:
         seen = Seen(item, **about, **described(path))
     except UnreadableImage as error:
         seen = Seen(item, str(error).removeprefix(f"{path}: "), **about)
+        if error.passing:
+            return seen, None
     stamp = (item.id, state.st_size, state.st_mtime_ns, digest.hex())
     return seen, Checked(*stamp, seen.problem)
 
