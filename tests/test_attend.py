@@ -20,9 +20,10 @@ from vit.cli import Parser, main
 from vit.commands.attend import LAYOUTS, METHODS, add_arguments
 from vit.head_maps import head_maps
 from vit.images import Preprocess, fit, read
+from vit.looking import Question, answers
 from vit.output_names import stems_of
 from vit.overlay import colour_map, overlay, scale_top
-from vit.views import LOOKS
+from vit.views import LOOKS, look
 
 HOT, COLD = colour_map()[255], colour_map()[0]
 LOOKED_AT = (2, 5)  # the row and column of the patch that the network below looks at
@@ -525,7 +526,10 @@ def test_large_pictures_are_jpegs():
             ("--method", "legrad", "--patch", "0,0"),
             "--patch (or --at) goes with --method rollout, raw",
         ),
-        (("--patch", "9,0"), "(9, 0)"),
+        (
+            ("--patch", "9,0"),
+            "--patch (9, 0) is not in the network's 3x4 grid: give ROW,COL from 0,0",
+        ),
         (("--patch", "x"), "--patch (x) must be two numbers, ROW,COL, such as 3,4"),
         (("--at", "1,2,3"), "--at (1,2,3) must be two numbers, X,Y"),
         (("--at", "500,2"), "the network saw nothing at pixel 500,2"),
@@ -542,6 +546,17 @@ def test_large_pictures_are_jpegs():
             "--layout depth shows all depths: leave --layers",
         ),
         (("--layout", "depth", "--method", "generic", "--target", "2", "10"), "one --target"),
+        (
+            ("--layout", "heads", "--method", "affinity"),
+            "--method affinity does not go with --layout",
+        ),
+        (("--layout", "heads", "--heads", "max"), "--heads max does not go with --layout heads"),
+        (
+            ("--layout", "heads", "--discard", "0.5"),
+            "--discard 0.5 does not go with --layout heads",
+        ),
+        (("--layout", "heads", "--target", "2"), "--target does not go with --layout heads"),
+        (("--layout", "classes", "--heads", "max"), "--heads goes with --method rollout, raw"),
         (("--architecture", "vit_tiny_patch16_224"), "--architecture"),
     ],
 )
@@ -549,7 +564,9 @@ def test_what_cannot_be_asked_is_said(words, message, trained, tmp_path, capsys)
     store(picture(24, 32), tmp_path / "a.png")
     code = attend(tmp_path / "a.png", "--model", trained, "--output", tmp_path / "o", *words)
     said = capsys.readouterr().err
-    assert code in (1, 2) and message in said, said
+    asked_of_the_photo = words[0] == "--at" and words[1] == "500,2"
+    assert code == (1 if asked_of_the_photo else 2) and message in said, said
+    assert asked_of_the_photo or not (tmp_path / "o").exists()
     assert said.count("Traceback") == 0
 
 
@@ -565,6 +582,22 @@ def test_a_network_without_classes_says_so(words, tmp_path, capsys):
     assert "explains a class, but this network knows none" in capsys.readouterr().err
     assert attend(tmp_path / "a.png", "--model", model, "--output", output) == 0
     assert rows_of(output)[0]["label"] is None
+
+
+@pytest.mark.parametrize("layout", ["depth", "methods"])
+def test_variants_are_named_and_not_called_the_papers(layout, trained):
+    model, images = model_file.load(trained), torch.zeros(1, 3, 24, 32)
+
+    def words_of(**asked):
+        said = answers(model, images)
+        seen = look(model, images, Question(layout=layout, **asked), said)
+        return " | ".join([seen.label, *(one.heading for one in seen.maps)])
+
+    assert ("as in Abnar" in words_of()) == (layout == "depth") and "unlike" not in words_of()
+    changed = words_of(heads="max", discard=0.3)
+    assert "max over heads, smallest 30% of each row discarded: unlike Abnar & Zuidema" in changed
+    assert "as in Abnar" not in changed
+    assert "outlier patches excluded" in words_of(sinks="exclude")
 
 
 def test_the_command_offers_every_method_and_layout():

@@ -26,11 +26,18 @@ class Style:
         alpha: opacity of the heat over the photo, fraction in [0, 1].
         smooth: linear between the patches' centres; otherwise each patch has one colour.
         grid: lines between the patches.
+
+    Raises:
+        ValueError: another alpha.
     """
 
     alpha: float = 0.5
     smooth: bool = True
     grid: bool = False
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.alpha <= 1:
+            raise ValueError(f"alpha ({self.alpha}) must be a fraction in [0, 1]")
 
 
 PLAIN = Style()

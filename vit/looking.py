@@ -9,12 +9,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vit.attention_rows import evaluating
+from vit.attention_rows import check_fusing, evaluating
 from vit.captions import of_method, of_no_class, of_outliers, of_prefix
 from vit.explain import METHOD, Explanation, explain
 from vit.layouts import Map
 from vit.legend import Answer, percent_of
-from vit.methods import depth_words
+from vit.methods import depth_words, layers_of, variants_of
 from vit.model_file import TrainedModel
 
 LAYOUTS = ("overlay", "panels", "depth", "heads", "classes", "methods")
@@ -82,7 +82,12 @@ def check(model: TrainedModel, question: Question) -> None:
             f"{what} explains a class, but this network knows none: train a head "
             "(vit train --config finetune), or use --method rollout or raw"
         )
-    if layout not in ("classes", "methods"):
+    check_numbers(model, question)
+    if layout == "heads":
+        check_heads(question)
+    if layout == "classes" and method not in FOR_A_CLASS:
+        method = FOR_A_CLASS[0]  # what is drawn then
+    if layout not in ("heads", "methods"):
         for option, argument, given in (
             ("--target", "target", question.targets),
             ("--heads", "heads", question.heads != "mean"),
@@ -98,6 +103,43 @@ def check(model: TrainedModel, question: Question) -> None:
         raise ValueError("--layout depth shows all depths: leave --layers out")
     if len(question.targets) > 1 and layout not in ("classes", "overlay"):
         raise ValueError(f"--layout {layout} shows one class: give one --target")
+
+
+def check_numbers(model: TrainedModel, question: Question) -> None:
+    """Layers, share and patch are there, so that no photo is opened in vain.
+
+    Raises:
+        ValueError: they are not.
+    """
+    check_fusing(question.heads, question.discard)
+    if question.layers is not None:
+        layers_of(question.layers, len(model.net.blocks))
+    rows, cols = model.net.architecture.grid_size
+    row, col = question.patch or (0, 0)
+    if not (0 <= row < rows and 0 <= col < cols):
+        raise ValueError(
+            f"--patch {question.patch} is not in the network's {rows}x{cols} grid: give ROW,COL from "
+            f"0,0 to {rows - 1},{cols - 1}"
+        )
+
+
+def check_heads(question: Question) -> None:
+    """The layout heads shows each head's attention as it is, and takes nothing that changes it.
+
+    Raises:
+        ValueError: something that does.
+    """
+    for option, given in (
+        (f"--method {question.method}", question.method not in (DEFAULT_METHOD, "raw")),
+        (f"--heads {question.heads}", question.heads != "mean"),
+        (f"--discard {question.discard:g}", question.discard),
+        ("--target", question.targets),
+    ):
+        if given:
+            raise ValueError(
+                f"{option} does not go with --layout heads, which shows the attention of each head "
+                "as it is: leave it out, or use --layout overlay"
+            )
 
 
 def asked(model: TrainedModel, pixels: Tensor, question: Question, **changes) -> Explanation:
@@ -142,13 +184,20 @@ def named(one: Explanation, question: Question, depth: int) -> str:
     Args:
         depth: layers of the network.
     """
-    plain = question.heads == "mean" and not question.discard and question.sinks != "exclude"
-    if one.method != "rollout" or not plain or depth == 1:
+    if one.method != "rollout" or unlike(one.method, question) or depth == 1:
         return one.label
     start = f"{METHOD[one.method].words} {depth_words(one.layers, depth)}"
     whole, paper = len(one.layers) == depth, METHOD[one.method].paper
     says = f" (as in {paper})" if whole else f" ({paper} take all layers)"
     return start + says + one.label.removeprefix(start)
+
+
+def unlike(method: str, question: Question) -> str:
+    """How far a method as it is asked for is not its paper's, in brackets; empty where it is."""
+    takes = METHOD[method].takes
+    heads = question.heads if "heads" in takes else "mean"
+    discard = question.discard if "discard" in takes else 0.0
+    return variants_of(method, heads, discard, question.sinks)
 
 
 def mass_of(method: str) -> str:

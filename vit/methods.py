@@ -134,11 +134,16 @@ def label(method: str, layers: range, depth: int, query, heads, discard, sinks) 
         words += f", as patch (row {query[0]}, column {query[1]}, from 0) sees it"
     elif query is not None:
         words += f", as patch {query} (row by row, from 0) sees it"
+    return words + variants_of(method, heads, discard, sinks)
+
+
+def variants_of(method: str, heads, discard, sinks) -> str:
+    """In what a map is not its paper's, in brackets after its words; empty where it is plain."""
     variants = [f"{heads} over heads"] if heads in ("max", "min") else []
     variants += [f"smallest {discard:.0%} of each row discarded"] if discard else []
     variants += ["outlier patches excluded"] if sinks == "exclude" else []
     unlike = f": unlike {METHOD[method].paper}" if METHOD[method].paper else ""
-    return words + (f" ({', '.join(variants)}{unlike})" if variants else "")
+    return f" ({', '.join(variants)}{unlike})" if variants else ""
 
 
 def depth_words(layers: range, depth: int) -> str:

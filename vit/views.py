@@ -23,6 +23,7 @@ from vit.looking import (
     outliers_of,
     own_layers,
     prefixes,
+    unlike,
 )
 from vit.methods import depth_words
 from vit.model_file import TrainedModel
@@ -84,15 +85,16 @@ def depth(model: TrainedModel, pixels: Tensor, question: Question, said: list) -
     whole = len(model.net.blocks)
     counts = [count for count in DEPTHS if count < whole] + [whole]
     explanations = [asked(model, pixels, question, layers=f"last:{count}") for count in counts]
-    maps = []
+    maps, variants = [], unlike(question.method, question)
     for count, one in zip(counts, explanations, strict=True):
         heading = "the last layer" if count == 1 else f"the last {count} layers"
         if count == whole > 1:
-            paper = f" (as in {METHOD['rollout'].paper})" * (question.method == "rollout")
+            plain = question.method == "rollout" and not variants
+            paper = f" (as in {METHOD['rollout'].paper})" * plain
             heading = f"all {whole} layers{paper}"
         maps.append(map_of(one, question, with_outliers(heading, one, question)))
     words = METHOD[question.method].words
-    label = f"{words} over ever more of its {whole} layers"
+    label = f"{words} over ever more of its {whole} layers{variants}"
     shares, outliers = prefixes(explanations), outliers_of(maps)
     notes = notes_of(model, question, [question.method], shares, outliers, bool(said))
     return Seen(maps, explanations, Arrangement(), label, mass_of(question.method), notes)
@@ -128,7 +130,7 @@ def methods(model: TrainedModel, pixels: Tensor, question: Question, said: list)
     explanations = [asked(model, pixels, question, method=name) for name in names]
     if "rollout" in names and own_layers("rollout", len(model.net.blocks)) != "all":
         explanations.append(asked(model, pixels, question, method="rollout", layers="all"))
-    maps = [map_of(one, question, heading_of(model, one)) for one in explanations]
+    maps = [map_of(one, question, heading_of(model, one, question)) for one in explanations]
     twice = ", rollout at two depths," * (len(maps) > len(names))
     label = f"{len(names)} methods{twice} on one scale"
     if said:
@@ -140,9 +142,10 @@ def methods(model: TrainedModel, pixels: Tensor, question: Question, said: list)
     return Seen(maps, explanations, Arrangement(), label, "heat", notes)
 
 
-def heading_of(model: TrainedModel, one: Explanation) -> str:
-    """The method and the layers of a map among others."""
-    return f"{METHOD[one.method].words} {depth_words(one.layers, len(model.net.blocks))}"
+def heading_of(model: TrainedModel, one: Explanation, question: Question) -> str:
+    """The method and the layers of a map among others, and how far it is not its paper's."""
+    words = f"{METHOD[one.method].words} {depth_words(one.layers, len(model.net.blocks))}"
+    return words + unlike(one.method, question)
 
 
 def heads(model: TrainedModel, pixels: Tensor, question: Question, said: list) -> Seen:
@@ -163,6 +166,7 @@ def heads(model: TrainedModel, pixels: Tensor, question: Question, said: list) -
     ]
     names = tuple(f"layer {layer + 1}" for layer in layers)
     label = f"attention of each head in {len(layers)} of its {count} layers, the last at the bottom"
+    label += unlike("raw", question)
     arrangement = Arrangement(grid.shape[1], names)
     notes = notes_of(model, question, ["raw"], shares, outliers_of(maps), bool(said))
     return Seen(maps, [one], arrangement, label, notes=notes)
