@@ -51,6 +51,38 @@ def test_a_missing_package_is_named(tmp_path, name):
         loggers.make(name, runs.create(tmp_path, "quickstart"))
 
 
+def test_the_name_with_a_service_is_the_runs_own(tmp_path):
+    """A folder of the same path on another machine, or after this one was removed, has another."""
+    folder = runs.create(tmp_path, "quickstart")
+    first = loggers.kept_id(folder)
+    assert first == loggers.kept_id(runs.RunFolder(folder.path))
+    (folder.path / "wandb_id").unlink()
+    assert loggers.kept_id(folder) != first
+
+
+class Service:
+    """A logger as Lightning's of wandb is: its own run stays open after `finalize`."""
+
+    def __init__(self):
+        self._experiment, self.calls = self, []
+
+    def finalize(self, status: str) -> None:
+        self.calls.append(status)
+
+    def finish(self, code: int) -> None:
+        self.calls.append(code)
+
+
+def test_each_logger_is_closed_at_the_end():
+    service = Service()
+    with loggers.closing([service]):
+        assert service.calls == []
+    assert service.calls == ["success", 0]
+    with pytest.raises(KeyboardInterrupt), loggers.closing([service]):
+        raise KeyboardInterrupt
+    assert service.calls[2:] == ["failed", 1]
+
+
 def test_none_is_the_default(tmp_path):
     folder = runs.create(tmp_path, "quickstart")
     assert loggers.make(config.load("quickstart").run.logger, folder) is False

@@ -2,11 +2,16 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 import torch
 
-from vit import memory
+from vit import cli, data, memory, runs, tuning
+from vit import config as settings
+from vit.commands import finish, train
+from vit.images import Preprocess
+from vit.settings import Data
 
 OPTIONS = ("--data.batch_size", "--optim.accumulate")
 LIMITED = """
@@ -98,3 +103,73 @@ def test_what_running_out_looks_like():
     assert memory.ran_out(caught.value)
     assert memory.ran_out(torch.OutOfMemoryError("CUDA out of memory."))
     assert not memory.ran_out(RuntimeError("shapes do not match"))
+
+
+def small(root) -> train.Assembly:
+    chosen = {"run.root": str(root), "optim.epochs": "1", "model.depth": "1"}
+    config = settings.load("quickstart", chosen)
+    return train.assemble(config, runs.create(root, "small"))
+
+
+def test_images_that_cannot_be_held_name_their_setting():
+    made = data.ImageData(Data(), Preprocess((1 << 20, 1 << 20)), 0)
+    made.scan()
+    with pytest.raises(data.ImagesTooLarge) as error:
+        made.load("test")
+    assert str(error.value) == (
+        "out of memory: 360 test images of 1048576x1048576 pixels cannot be held; "
+        "--data.resident false opens them when they are wanted"
+    )
+
+
+def test_after_the_training_a_resume_goes_on_with_smaller_batches(tmp_path, monkeypatch):
+    parts = small(tmp_path)
+
+    def fail(*_):
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(finish, "judge", fail)
+        with pytest.raises(MemoryError) as error:
+            train.carry_out(parts)
+    folder = parts.folder
+    assert str(error.value) == (
+        "out of memory on cpu after the training, which is kept: set a smaller batch_size under "
+        f"data in {folder.config}, then --resume {folder.path}"
+    )
+    text = folder.config.read_text(encoding="utf-8")
+    size = f"batch_size: {parts.config.data.batch_size}\n"
+    assert text.count(size) == 1
+    folder.config.write_text(text.replace(size, "batch_size: 16\n"), encoding="utf-8")
+    before = folder.metrics.read_bytes()
+    run = train.resume(str(folder.path))
+    assert run.summary["test"]["count"] == 360
+    assert sum(run.summary["images"].values()) == 1797
+    assert folder.metrics.read_bytes() == before
+
+
+def test_a_probe_is_not_told_of_steps(tmp_path):
+    parts = small(tmp_path)
+    parts.config = replace(parts.config, model=replace(parts.config.model, tune="probe"))
+    assert train.explain_memory(parts).endswith(
+        "do not fit; halve --data.batch_size: of a probe it is of no influence on the result"
+    )
+
+
+def test_a_blank_step_after_one_on_another_device(tmp_path):
+    """All learn in it, and what was summed up so far is no part of it."""
+    parts = small(tmp_path)
+    classifier = parts.classifier
+    classifier.config = replace(classifier.config, head_epochs=1)
+    tuning.freeze_all_but_head(classifier.net, True)
+    classifier.sums = torch.zeros(3, device="meta")
+    classifier.try_step(2, torch.device("cpu"), parts.trainer.precision_plugin)
+    assert classifier.sums.device.type == "cpu" and classifier.sums[2] == 2
+    assert all(parameter.requires_grad for parameter in classifier.net.parameters())
+
+
+@pytest.mark.parametrize("setting", [("devices", "2"), ("num_nodes", "2"), ("devices", "auto")])
+def test_several_seeds_are_of_one_process(capsys, setting):
+    name, value = setting
+    assert cli.main(["train", "--seeds", "2", f"--trainer.{name}", value]) == 2
+    assert f"--trainer.{name} ({value}) must be 1" in capsys.readouterr().err

@@ -1,9 +1,12 @@
 """The images of a run, for Lightning: scanned, divided, and held or streamed part by part."""
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+import torch
 from lightning.pytorch import LightningDataModule
 from torch import Tensor
 
@@ -14,12 +17,17 @@ from vit.cores import default_workers
 from vit.datasets import Folder, Item
 from vit.images import Preprocess
 from vit.loaders import EvalLoader, Part, TrainLoader
+from vit.memory import ran_out
 from vit.settings import Data
 from vit.stream import Stream, StreamedPart
 
 log = logging.getLogger("vit")
 BUDGET = 2**31  # bytes of pixels that are held in memory where nobody says otherwise
 MOST_WORKERS = 16
+
+
+class ImagesTooLarge(MemoryError):
+    """The images of a part cannot be held in memory; the message names the setting."""
 
 
 class ImageData(LightningDataModule):
@@ -158,11 +166,34 @@ class ImageData(LightningDataModule):
         """A part, made once; where pixels are held, read now.
 
         Raises:
+            ImagesTooLarge: there is no memory for the pixels.
             OSError: an image cannot be read any more.
         """
         if part not in self.parts:
-            self.parts[part] = self.read(self.of(part))
+            with self.lack_told(part):
+                self.parts[part] = self.read(self.of(part))
         return self.parts[part]
+
+    def placed(self, part: str, device: torch.device) -> Part | StreamedPart:
+        """A part as `load` makes it, its pixels on a device where they are held."""
+        loaded = self.load(part)
+        with self.lack_told(part):
+            loaded.to(device)
+        return loaded
+
+    @contextmanager
+    def lack_told(self, part: str) -> Iterator[None]:
+        """Turns lack of memory for a part's pixels into `ImagesTooLarge`."""
+        try:
+            yield
+        except Exception as error:
+            if not (self.config.resident and ran_out(error)):
+                raise
+            height, width = self.preprocess.size
+            raise ImagesTooLarge(
+                f"out of memory: {len(self.of(part)):,} {part} images of {height}x{width} pixels "
+                "cannot be held; --data.resident false opens them when they are wanted"
+            ) from error
 
     def read(self, chosen: list[Item]) -> Part | StreamedPart:
         """Images as a part."""
@@ -192,7 +223,7 @@ class ImageData(LightningDataModule):
         """Lightning: reads what the stage needs; the test part not before the test."""
         for part in {"fit": ("train", "val"), "validate": ("val",), "test": ("test",)}[stage]:
             if self.of(part):
-                self.load(part).to(self.trainer.strategy.root_device)
+                self.placed(part, self.trainer.strategy.root_device)
 
     def train_dataloader(self) -> TrainLoader:
         """Batches (images, labels) in an order drawn anew for each epoch."""

@@ -105,7 +105,7 @@ def summarise(
         "seconds": round(sum(float(row["seconds"]) for row in timing), 3),
         "images_per_second": statistics.median(speeds),
         "parameters": sum(p.numel() for p in parts.classifier.average.parameters()),
-        "images": {part: len(loaded) for part, loaded in parts.data.parts.items()},
+        "images": {part: len(of) for part in reversed(WORDS) if (of := parts.data.of(part))},
         "seed": parts.config.run.seed,
         "threads": torch.get_num_threads(),
         "versions": {name: version(name) for name in ("torch", "lightning")},

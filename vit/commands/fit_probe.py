@@ -55,8 +55,7 @@ def extract(parts: "Assembly", part: str) -> Tensor:
     data, net = parts.data, parts.classifier.net.eval()
     device = parts.trainer.strategy.root_device
     data.trainer = parts.trainer
-    loaded = data.load(part)
-    loaded.to(device)
+    loaded = data.placed(part, device)
     net.to(device)
     kept = open_features(parts, part)
     batches = torch.arange(len(loaded)).split(data.config.batch_size)

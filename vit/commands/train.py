@@ -88,9 +88,13 @@ def resume(path: str) -> Run:
 
 
 def carry_out(parts: Assembly) -> Run:
-    """Trains, chooses the best epoch, tests it once, and writes model, summary and pictures."""
+    """Trains, chooses the best epoch, tests it once, and writes model, summary and pictures.
+
+    Raises:
+        MemoryError: out of memory; says what would fit.
+    """
+    from vit import loggers
     from vit.callbacks import interrupted
-    from vit.commands.finish import finish
 
     folder = parts.folder
     if parts.trainer.is_global_zero:
@@ -98,15 +102,35 @@ def carry_out(parts: Assembly) -> Run:
     last = folder.last if folder.last.is_file() else None
     if last and not zipfile.is_zipfile(last):
         raise ValueError(f"{last} is damaged: the run cannot go on from it; start a new one")
-    with interrupted(folder):
-        if fit(parts, last):
-            return Run(folder.path, finish(parts))
-    raise MemoryError(explain_memory(parts))
+    with interrupted(folder), loggers.closing(parts.trainer.loggers):
+        if not fit(parts, last):
+            raise MemoryError(explain_memory(parts))
+        return Run(folder.path, completed(parts))
+
+
+def completed(parts: Assembly) -> dict:
+    """`finish`, whose lack of memory costs nothing of the training: a resume begins there."""
+    from vit.commands.finish import finish
+    from vit.data import ImagesTooLarge
+    from vit.memory import ran_out
+
+    try:
+        return finish(parts)
+    except Exception as error:
+        if not ran_out(error):
+            raise
+        setting = "resident: false" if isinstance(error, ImagesTooLarge) else "a smaller batch_size"
+        path = parts.folder.path
+        raise MemoryError(
+            f"out of memory on {parts.trainer.strategy.root_device.type} after the training, which "
+            f"is kept: set {setting} under data in {path / 'config.yaml'}, then --resume {path}"
+        ) from error
 
 
 def fit(parts: Assembly, checkpoint: Path | None) -> bool:
     """Trains; False where memory ran out. Returning drops the error, whose frames hold tensors."""
     from vit.commands.fit_probe import fit_probe
+    from vit.data import ImagesTooLarge
     from vit.memory import ran_out
 
     try:
@@ -114,6 +138,8 @@ def fit(parts: Assembly, checkpoint: Path | None) -> bool:
             fit_probe(parts)
             return True
         parts.trainer.fit(parts.classifier, parts.data, ckpt_path=checkpoint, weights_only=True)
+    except ImagesTooLarge:  # says by itself what to do
+        raise
     except Exception as error:
         if not ran_out(error):
             raise
@@ -129,6 +155,8 @@ def explain_memory(parts: Assembly) -> str:
     where = parts.trainer.strategy.root_device.type
     height, width = parts.classifier.preprocess.size
     said = f"out of memory on {where}: {size} images of {height}x{width} pixels do not fit"
+    if config.model.tune == "probe":
+        return f"{said}; halve --data.batch_size: of a probe it is of no influence on the result"
     if parts.trainer.world_size > 1:
         return f"{said}; halve --data.batch_size and double --optim.accumulate"
     memory.release()
@@ -180,8 +208,25 @@ def run(arguments: argparse.Namespace, overrides: dict[str, str]) -> int:
         return 0
     if arguments.seeds < 1:
         raise ValueError(f"--seeds ({arguments.seeds}) must be at least 1")
+    check_alone(config)
     several(config, arguments.seeds)
     return 0
+
+
+def check_alone(config: Config) -> None:
+    """Several runs in one go are those of one process.
+
+    Raises:
+        ValueError: settings that make more processes.
+    """
+    for name in ("devices", "num_nodes"):
+        value = config.trainer.get(name, 1)
+        one = isinstance(value, list) and len(value) == 1
+        if not one and str(value) != "1":
+            raise ValueError(
+                f"--seeds makes its runs in one process: --trainer.{name} ({value}) must be 1; for "
+                "several processes start a run for each seed, with --run.seed"
+            )
 
 
 def several(config: Config, count: int) -> None:
