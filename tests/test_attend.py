@@ -17,7 +17,7 @@ from vit import attending, explain, model_file
 from vit.attending import MOST_PNG, encoded
 from vit.captions import MEANINGS
 from vit.cli import Parser, main
-from vit.commands.attend import LAYOUTS, METHODS, add_arguments
+from vit.commands.attend import LAYOUTS, METHODS, add_arguments, name_of
 from vit.head_maps import head_maps
 from vit.images import Preprocess, fit, read
 from vit.looking import Question, answers
@@ -600,6 +600,18 @@ def test_variants_are_named_and_not_called_the_papers(layout, trained):
     assert "outlier patches excluded" in words_of(sinks="exclude")
 
 
+def test_a_model_file_alone_is_called_by_its_own_name(trained, tmp_path):
+    from argparse import Namespace
+
+    alone = tmp_path / "private" / "bees.safetensors"
+    alone.parent.mkdir()
+    shutil.copy(trained / "model.safetensors", alone)
+    assert name_of(Namespace(model=str(alone), architecture=None)) == ("bees", "")
+    (alone.parent / "config.json").write_text("{}")  # of a run
+    run = f"{tmp_path.name}/private"
+    assert name_of(Namespace(model=str(alone), architecture=None)) == (run, "")
+
+
 def test_the_command_offers_every_method_and_layout():
     assert METHODS == explain.METHODS and set(METHODS) == set(MEANINGS)
     assert tuple(LOOKS) == LAYOUTS
@@ -691,6 +703,49 @@ def test_all_frames_share_one_scale(trained, tmp_path):
             x, y = zoom * (affine @ (j + 0.5, i + 0.5, 1))
             expected = colour_map()[round(min(value / top, 1) * 255)].astype(int)
             assert np.abs(frame[y0 + int(y), x0 + int(x)] - expected).max() < 30
+
+
+def test_all_frames_are_for_the_class_of_the_first(trained, tmp_path):
+    pytest.importorskip("av")
+    colours = [(0, 0, 0), (255, 0, 0), (0, 255, 0), (0, 0, 255), (255, 255, 255), (128, 0, 128)]
+    first, *others = stills = [Image.new("RGB", (64, 48), colour) for colour in colours]
+    first.save(tmp_path / "a.gif", save_all=True, append_images=others, duration=50)
+    for number, still in enumerate(stills):
+        still.save(tmp_path / f"{number}.png")
+    words = ("--method", "generic", "--model", trained, "--output")
+    assert attend(tmp_path / "a.gif", *words, tmp_path / "own") == 0
+    [row] = rows_of(tmp_path / "own")
+    target = row["maps"][0]["target"]
+    said = model_file.load(trained).predict(sorted(tmp_path.glob("?.png")))
+    assert CLASSES[target] == said[0]["label"] and len({one["label"] for one in said}) > 1
+    assert attend(tmp_path / "a.gif", *words, tmp_path / "named", "--target", CLASSES[target]) == 0
+    heats = [np.load(tmp_path / name / "a.npz")["heat"] for name in ("own", "named")]
+    assert np.array_equal(*heats)
+
+
+def test_times_increase_and_the_last_frame_lasts(tmp_path):
+    av = pytest.importorskip("av")
+    from vit.video import frames, writer
+
+    with writer(tmp_path / "a.mp4", 40, 60) as write:
+        for number, image in enumerate(frames_of(3, 40, 60)):
+            write(np.asarray(image), number / 10, 0.7)
+    with av.open(str(tmp_path / "a.mp4")) as container:
+        stream = container.streams.video[0]
+        assert float(stream.duration * stream.time_base) == pytest.approx(0.9, abs=0.01)
+    first, *others = frames_of(3)
+    first.save(tmp_path / "a.gif", save_all=True, append_images=others, duration=[40, 80, 300])
+    got = list(frames(str(tmp_path / "a.gif")))
+    assert [frame.duration for frame in got] == pytest.approx([0.04, 0.08, 0.3])
+
+
+def test_a_time_that_is_repeated_is_moved(tmp_path, monkeypatch):
+    from vit import video
+
+    frame = video.Frame(None, 0.5)
+    monkeypatch.setattr(video, "of_animation", lambda path: iter([frame, frame, frame]))
+    seconds = [one.seconds for one in video.frames("a.gif")]
+    assert seconds[0] == 0.5 and np.allclose(np.diff(seconds), 1 / 90_000)
 
 
 def test_a_video_is_read_frame_by_frame(looking, tmp_path):

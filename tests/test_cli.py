@@ -1,5 +1,6 @@
 """The command line: help, wrong usage in one line with exit code 2, and its three names."""
 
+import os
 import shutil
 import subprocess
 import sys
@@ -92,3 +93,16 @@ def test_several_seeds_make_a_table(command, tmp_path):
     assert table[1].split()[-1] == "finished"
     assert table[2].split()[-1] == "unfinished"
     assert command("runs", tmp_path / "none", script="vit", check=False).returncode == 2
+
+
+def test_no_character_stops_what_is_printed():
+    """A stdout that is not UTF-8, as a pipe on Windows: what it lacks is written as its number."""
+    code = "from vit.cli import main; main(['--version']); print('bee \\u732b')"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        check=True,
+        cwd=Path(__file__).parents[1],
+        env=os.environ | {"PYTHONIOENCODING": "ascii:strict"},
+    )
+    assert done.stdout.split()[-2:] == [b"bee", rb"\u732b"]

@@ -67,6 +67,14 @@ def test_bare_weights_with_the_name_of_their_architecture(thousand, tmp_path, en
         open_model(path, "vit_small_patch16_224")
 
 
+def test_bare_weights_keep_their_own_size(tmp_path):
+    theirs = timm.create_model(NAME, img_size=64, num_classes=3).eval()
+    save_file(theirs.state_dict(), tmp_path / "weights.safetensors")
+    model = open_model(tmp_path / "weights.safetensors", NAME)
+    assert (model.preprocess.size, model.net.grid_size) == ((64, 64), (4, 4))
+    same(model, theirs, 64)
+
+
 def test_weights_without_a_head_have_no_classes(thousand, tmp_path):
     theirs = with_classes(thousand, 0)
     path = tmp_path / "weights.safetensors"

@@ -166,7 +166,10 @@ def overview(program: str) -> str:
 
 
 def configure_messages() -> None:
-    """The library's messages go to stderr, as they are."""
+    """The library's messages go to stderr, as they are; no name of a file stops what is printed."""
+    # As stderr is by itself. Not where it is replaced, nor in the C locale, which keeps any name.
+    if hasattr(sys.stdout, "reconfigure") and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="backslashreplace")
     # What Pillow says of odd but readable files; unreadable ones are our own errors.
     warnings.filterwarnings("ignore", module=r"PIL\.")
     logging.getLogger("PIL").addHandler(logging.NullHandler())

@@ -21,12 +21,12 @@ from vit.explain import Explanation
 from vit.images import Fitted, Photo, fit
 from vit.layouts import ONE_EACH, Map, common_top, painted
 from vit.legend import Text
-from vit.looking import Question, asked, for_class, mass_of, named, notes_of
+from vit.looking import FOR_A_CLASS, Question, answers, asked, for_class, mass_of, named, notes_of
 from vit.model_file import TrainedModel
 from vit.normalise import normalise
 from vit.page import Panel, page
 from vit.photos import Loaded
-from vit.video import Frame, frames, writer
+from vit.video import Frame, av, frames, writer
 from vit.views import Seen
 
 BATCH = 8  # frames looked at at once
@@ -44,7 +44,8 @@ class Film:
         first: the explanation of the first frames, for its words.
         fitted: of the first frame; where the network sees is the same in all.
         affine: (2, 3), patches to a frame's pixels.
-        question: with the patch that looks.
+        question: with the patch that looks, and the class that is explained.
+        answered: whether that class is what the network says of the first frame.
     """
 
     heat: np.ndarray
@@ -55,6 +56,7 @@ class Film:
     fitted: Fitted
     affine: np.ndarray
     question: Question
+    answered: bool = False
 
     @property
     def marked(self) -> bool:
@@ -87,18 +89,28 @@ def film(
     """
     if question.layout != "overlay" or len(question.targets) > 1:
         raise ValueError("a moving picture is drawn with --layout overlay and one --target alone")
+    av()  # not there after an hour of looking is too late
     with TemporaryDirectory() as folder:
         made = first_pass(model, path, question, drawing, Path(folder), device)
-        stem.parent.mkdir(parents=True, exist_ok=True)
-        box = second_pass(model, path, drawing, made, stem.with_name(stem.name + ".mp4"))
-        with whole(stem.with_name(stem.name + ".npz")) as part, open(part, "wb") as file:
-            seen = np.array(made.fitted.seen, dtype=np.float64)
-            arrays = {"heat": made.heat, "affine": made.affine, "seen": seen}
-            np.savez(file, **arrays, seconds=made.seconds)
-        return recorded(made, stem, box)
+        try:
+            return files_of(model, path, drawing, made, stem)
+        finally:
+            for array in (made.heat, made.outliers):
+                array._mmap.close()  # Windows deletes no file that is mapped
 
 
-def recorded(made: Film, stem: Path, box: tuple[int, int, int, int]) -> dict:
+def files_of(model: TrainedModel, path: str, drawing: Drawing, made: Film, stem: Path) -> dict:
+    """Writes video and heat; returns the row of attend.json."""
+    stem.parent.mkdir(parents=True, exist_ok=True)
+    box = second_pass(model, path, drawing, made, stem.with_name(stem.name + ".mp4"))
+    with whole(stem.with_name(stem.name + ".npz")) as part, open(part, "wb") as file:
+        seen = np.array(made.fitted.seen, dtype=np.float64)
+        arrays = {"heat": made.heat, "affine": made.affine, "seen": seen}
+        np.savez(file, **arrays, seconds=made.seconds)
+    return recorded(made, box)
+
+
+def recorded(made: Film, box: tuple[int, int, int, int]) -> dict:
     """A row of attend.json, the shares as means over the frames."""
     prefix, outliers = made.shares.mean(axis=0)
     about = mapped(made.first) | {
@@ -117,7 +129,8 @@ def first_pass(
     folder: Path,
     device: torch.device,
 ) -> Film:
-    """Looks at every frame."""
+    """Looks at every frame; all for one class, that of the first where none is asked for."""
+    answered = question.method in FOR_A_CLASS and not question.targets
     grid, first, fitted, seconds, shares = model.net.architecture.grid_size, None, None, [], []
     affine = None
     with open(folder / "heat", "wb") as heat, open(folder / "outliers", "wb") as outliers:
@@ -130,7 +143,10 @@ def first_pass(
                     question = replace(question, patch=patch_at(affine, grid, drawing.at))
             pixels = np.stack([one.pixels for one in fits])
             images = torch.from_numpy(pixels).to(device).permute(0, 3, 1, 2)
-            one = asked(model, normalise(images, model.preprocess), question)
+            images = normalise(images, model.preprocess)
+            if answered and not question.targets:
+                question = replace(question, targets=(answers(model, images[:1])[0][0],))
+            one = asked(model, images, question)
             first = one if first is None else first
             heat.write(one.heat.detach().cpu().float().numpy().tobytes())
             outliers.write(one.outliers.cpu().numpy().tobytes())
@@ -146,6 +162,7 @@ def first_pass(
         fitted,
         affine,
         question,
+        answered,
     )
 
 
@@ -168,7 +185,7 @@ def second_pass(
     ):
         for number, frame in enumerate(islice(again, count)):
             pixels[y0:y1, x0:x1] = drawn(frame.photo, made, number, top, drawing.style, size)
-            write(pixels, frame.seconds)
+            write(pixels, frame.seconds, frame.duration)
     return still.boxes[0]
 
 
@@ -183,6 +200,7 @@ def words(
     """All that is written around the frames."""
     one, question = made.first, made.question
     label = named(one, question, len(model.net.blocks)) + for_class(model, one, question, [])
+    label += ", its answer to the first frame" if made.answered else ""
     label += f", one scale over {len(made.seconds)} frames"
     prefix, outliers = made.shares.T.tolist()
     found = list(zip(outliers, made.outliers.sum(axis=(1, 2)).tolist(), strict=True))

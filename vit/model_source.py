@@ -11,6 +11,7 @@ from vit.images import Preprocess
 from vit.model import VisionTransformer
 from vit.model_file import TrainedModel
 from vit.model_file import load as load_file
+from vit.weights import native_of
 
 PREFIX = "timm:"
 
@@ -69,7 +70,7 @@ def is_ours(path: Path) -> bool:
 
 
 def bare(path: Path, architecture: str | None, changes: dict) -> TrainedModel:
-    """A network from a state dict and the name of its architecture; its head is what the file has.
+    """A network from a state dict and its architecture's name; size and head are the file's.
 
     Raises:
         ValueError: no architecture, or weights that are not its.
@@ -80,11 +81,11 @@ def bare(path: Path, architecture: str | None, changes: dict) -> TrainedModel:
             f"{path} holds weights but does not say of which network: add --architecture NAME, "
             f"one of `vit models`{named_inside(path)}"
         )
-    head = tensors.get("head.weight")
-    classes = 0 if head is None else len(head)
     row = catalogue.find(architecture)
-    native, _ = pretrained.describe(architecture, num_classes=classes)
-    wanted, preprocess = pretrained.describe(architecture, num_classes=classes, **changes)
+    named, preprocess = pretrained.describe(architecture)
+    native = native_of({name: tuple(one.shape) for name, one in tensors.items()}, named)
+    wanted, classes = replace(native, **changes), native.num_classes
+    preprocess = replace(preprocess, size=wanted.img_size)
     net = VisionTransformer.unfilled(wanted)
     net.load_state_dict(pretrained.fit_weights(tensors, native, net))
     tag = row["tag"] if classes == int(row["classes"]) else ""

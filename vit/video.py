@@ -6,7 +6,7 @@ which is the extra "video".
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
 
@@ -45,11 +45,13 @@ class Frame:
 
     Args:
         photo: upright RGB.
-        seconds: when it is shown, from the beginning.
+        seconds: when it is shown, from the beginning; each later than the one before.
+        duration: for how many seconds.
     """
 
     photo: Photo
     seconds: float
+    duration: float = DEFAULT_SECONDS
 
 
 def is_moving(path: str) -> bool:
@@ -73,12 +75,14 @@ def frames(path: str) -> Iterator[Frame]:
         ValueError: a video, and PyAV is not installed.
     """
     video = Path(path).suffix.lower() in VIDEOS
-    count = 0
+    count, before = 0, -1.0
     library = av() if video else None
     try:
         for frame in of_video(path, library) if video else of_animation(path):
-            yield frame
-            count += 1
+            # Some files repeat a time, which a written video cannot.
+            seconds = frame.seconds if frame.seconds > before else before + float(CLOCK)
+            yield replace(frame, seconds=seconds)
+            count, before = count + 1, seconds
     except (OSError, ValueError, SyntaxError, EOFError) as error:
         words = " ".join(str(error).split()) or type(error).__name__
         raise UnreadableImage(f"broken after {count} frames: {words}") from error
@@ -96,8 +100,9 @@ def of_animation(path: str) -> Iterator[Frame]:
         for one in ImageSequence.Iterator(image):
             one.load()
             rgb, _ = to_rgb(one)
-            yield Frame(Photo(rgb, rgb.height, rgb.width, format=image.format), seconds)
-            seconds += one.info.get("duration", 0) / 1000 or DEFAULT_SECONDS
+            shown = one.info.get("duration", 0) / 1000 or DEFAULT_SECONDS
+            yield Frame(Photo(rgb, rgb.height, rgb.width, format=image.format), seconds, shown)
+            seconds += shown
 
 
 def of_video(path: str, library) -> Iterator[Frame]:
@@ -107,22 +112,26 @@ def of_video(path: str, library) -> Iterator[Frame]:
             return
         stream = container.streams.video[0]
         stream.thread_type = "AUTO"
-        first = None
+        first, following = None, 0.0
+        usual = float(1 / stream.average_rate) if stream.average_rate else DEFAULT_SECONDS
         for frame in container.decode(stream):
-            seconds = float(frame.time or 0.0)
+            seconds = following if frame.time is None else float(frame.time)
+            shown = float((frame.duration or 0) * (frame.time_base or 0)) or usual
+            following = seconds + shown
             first = seconds if first is None else first
             turns = round((getattr(frame, "rotation", 0) or 0) / 90) % 4
             pixels = np.ascontiguousarray(np.rot90(frame.to_ndarray(format="rgb24"), turns))
             image = Image.fromarray(pixels)
             photo = Photo(image, image.height, image.width, format=container.format.name)
-            yield Frame(photo, seconds - first)
+            yield Frame(photo, seconds - first, shown)
 
 
 @contextmanager
 def writer(path: Path, height: int, width: int):
-    """While it lasts, `write(pixels, seconds)` adds a frame (height, width, 3) to an MP4 file.
+    """While it lasts, `write(pixels, seconds, duration)` adds a frame (height, width, 3) to an MP4.
 
-    Neither dates nor versions are written: the same frames give the same bytes.
+    Each frame is shown until the next one, the last one for its duration. Neither dates nor
+    versions are written: the same frames give the same bytes.
 
     Raises:
         ValueError: an odd size, which video cannot have, or PyAV is not installed.
@@ -138,13 +147,19 @@ def writer(path: Path, height: int, width: int):
         stream.codec_context.thread_count = 1  # the same bytes on any machine
         stream.options = {"crf": "18", "preset": "medium", "flags": "+bitexact"}
 
-        def write(pixels: np.ndarray, seconds: float) -> None:
+        last = DEFAULT_SECONDS
+
+        def write(pixels: np.ndarray, seconds: float, duration: float = DEFAULT_SECONDS) -> None:
+            nonlocal last
             frame = library.VideoFrame.from_ndarray(pixels, format="rgb24")
             frame.pts, frame.time_base = round(seconds / CLOCK), CLOCK
+            last = duration
             container.mux(stream.encode(frame))
 
         yield write
-        container.mux(stream.encode())
+        for packet in stream.encode():
+            packet.duration = round(last / CLOCK)
+            container.mux(packet)
 
 
 def encoder(library) -> str:

@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--img-size",
         metavar="N|HxW",
         help="the network's pixels, where not its own: larger ones give a finer grid, 392x588 one "
-        "that sees all of a 2:3 photo",
+        "that sees all of a 2:3 photo where the weights do not crop",
     )
     parser.add_argument(
         "--output", default="attend", metavar="DIR", help="where everything goes (default: attend)"
@@ -226,5 +226,7 @@ def name_of(arguments: argparse.Namespace) -> tuple[str, str]:
     if arguments.architecture:
         return arguments.architecture, path.name
     if path.is_file():
+        if not (path.parent / "config.json").is_file():  # a file alone, not a run's
+            return path.stem, ""
         path = path.parent
     return f"{path.parent.name}/{path.name}", ""
