@@ -347,7 +347,7 @@ def test_a_zero_map_is_drawn_and_called_so(trained, tmp_path):
     [row] = rows_of(output)
     [panel] = panels(output, row)
     assert (panel == COLD).all()
-    assert row["maps"][0]["prefix_share"] == 1  # of the identity that generic begins with
+    assert row["maps"][0]["prefix_share"] == 0  # of nothing: generic's identity is no relevance
 
 
 # --- files ---------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from timm.models.vision_transformer import VisionTransformer as TimmTransformer
 
 import vit
 from vit.attention import SelfAttention
-from vit.attention_maps import gathered
+from vit.attention_maps import between, gathered
 from vit.attention_rows import Layer, attend, blocks_of_rows, fused
 from vit.explain import raw, rollout
 
@@ -489,3 +489,16 @@ def test_affinity_of_uniform_attention_between_patches_is_flat():
     layers = [Layer(with_attention(maps), torch.eye(3, 3)[None])]
     row = gathered(layers, torch.tensor([[1.0, 0, 0]]), 2, fused, prefix=1)
     torch.testing.assert_close(row, torch.tensor([[0, 0.4, 0.4]]))
+
+
+def test_a_share_of_a_row_is_not_lost_to_rounding():
+    """0.29 * 100 is 28.999... in binary: 29 of 100 entries are meant."""
+    weights = torch.rand(1, 2, 3, 100).softmax(dim=-1)
+    assert ((fused(weights, discard=0.29) == 0).sum(dim=-1) == 29).all()
+
+
+def test_a_row_of_nothing_stays_nothing():
+    """Where all weights of a row are 0: the least of heads that see different tokens, say."""
+    apart = torch.tensor([[[[1.0, 0, 0]], [[0.0, 1, 0]]]])
+    assert torch.equal(fused(apart, heads="min"), torch.zeros(1, 1, 3))
+    assert torch.equal(between(torch.tensor([[[1.0, 0, 0]]]), prefix=1), torch.zeros(1, 1, 2))

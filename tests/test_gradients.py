@@ -188,6 +188,21 @@ def test_generic_attribution_by_hand():
     torch.testing.assert_close(row, torch.tensor([[2.0, 2, 0]]))
 
 
+@pytest.mark.parametrize("prefix", [0, 1, 5])
+def test_the_identity_is_no_share_of_generic_attribution(prefix):
+    """The prefix's share is of what the layers add to R, not of the row with which R begins."""
+    reference, net, images = small(prefix=prefix)
+    maps, grads = oracle.slopes(reference, images, None)
+    count = maps[0].shape[-1]
+    product = torch.eye(count, dtype=torch.float64).expand(len(images), -1, -1)
+    for weights, grad in zip(maps, grads, strict=True):
+        product = product + (grad * weights).clamp(min=0).mean(1) @ product
+    row = oracle.read_out(reference, product - torch.eye(count, dtype=torch.float64))
+    told = explain(net, images, "generic")
+    expected = row[:, :prefix].sum(1) / row.sum(1)
+    torch.testing.assert_close(told.prefix_share, expected.to(told.prefix_share.dtype))
+
+
 def test_legrad_by_hand():
     # Positive slopes of a column, summed over both heads and three queries, over 6:
     # first layer (5 + 1) / 6, (2 + 4) / 6, (1 + 5) / 6; second (2 + 4) / 6, (0 + 3) / 6, (9 + 6) / 6

@@ -178,6 +178,21 @@ def test_an_outline_at_the_edge_is_inside_the_picture():
     assert line[39, 50:].all() and line[30:, 59].all() and line[30, 50:].all()
 
 
+@pytest.mark.parametrize("patch", [(1, -1), (1, 6), (1, 9), (-2, 3), (4, 3), (8, 3)])
+def test_a_patch_beside_the_picture_is_not_outlined(patch):
+    blank, affine = np.zeros((40, 60, 3), np.uint8), np.array([[10.0, 0, 0], [0, 10, 0]])
+    assert not outlined(blank, [patch], affine).any()
+    both = outlined(blank, [patch, (2, 2)], affine)
+    assert np.array_equal(both, outlined(blank, [(2, 2)], affine))
+
+
+def test_lines_beside_the_picture_are_not_at_its_edge():
+    affine = np.array([[20.0, 0, -10], [0, 10, -5]])
+    line = (gridded(np.zeros((40, 60, 3), np.uint8), (6, 5), affine) == GRID).all(axis=2)
+    assert np.flatnonzero(line.all(axis=1)).tolist() == [5, 15, 25, 35]
+    assert np.flatnonzero(line.all(axis=0)).tolist() == [10, 30, 50]
+
+
 def test_a_grid_runs_between_all_patches():
     made = gridded(np.zeros((40, 60, 3), np.uint8), (4, 3), np.array([[20.0, 0, 0], [0, 10, 0]]))
     line = (made == GRID).all(axis=2)

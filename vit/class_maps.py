@@ -22,6 +22,10 @@ def generic_row(
 ) -> Tensor:
     """v R with R <- R + E_h (dS/dA * A)+ R over the layers: rows (B, T) -> (B, T).
 
+    R begins as the identity, so v itself is part of the result: of a class token on the class token
+    alone, which no map shows; of a mean of patches 1/N on each; of one patch 1 on it. That is no
+    relevance that was found, and shares of the map's mass leave it out.
+
     Args:
         excluded: tokens taken as 0 in every row, (B, T).
     """

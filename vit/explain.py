@@ -37,7 +37,8 @@ class Explanation:
     Attributes:
         heat: a value per patch, not normalised: (B, rows, cols). For rollout and raw, shares of a
             mass of 1 over all tokens.
-        prefix_share: share of the map's mass on the prefix tokens, which heat leaves out: (B,).
+        prefix_share: share of the map's mass on the prefix tokens, which heat leaves out: (B,); of
+            generic without the identity that it begins with.
         outliers: patches that collect attention everywhere (vit/sinks.py): (B, rows, cols), bool.
         outlier_share: share of heat's own mass on them, 0 where they are excluded: (B,).
         targets: the class explained, for methods that explain one: (B,); else None.
@@ -109,9 +110,10 @@ def explain(
         v = METHOD[method].row(kept, ask)
     v = v if excluded is None else v.masked_fill(excluded, 0.0)
     heat, outliers = on_grid(net, images, v), on_grid(net, images, found)
+    mass = found_mass(method, v, ask)
     return Explanation(
         heat,
-        share(v[:, :prefix].sum(dim=1), v.sum(dim=1)),
+        share(mass[:, :prefix].sum(dim=1), mass.sum(dim=1)),
         outliers,
         share((heat * outliers).sum(dim=(1, 2)), heat.sum(dim=(1, 2))),
         targets,
@@ -119,6 +121,14 @@ def explain(
         method,
         label(method, used, depth, query=query, heads=heads, discard=discard, sinks=sinks),
     )
+
+
+def found_mass(method: str, v: Tensor, ask: Ask) -> Tensor:
+    """A row (B, T) without what it began with, where the method keeps that in it."""
+    if not METHOD[method].keeps_start:
+        return v
+    start = ask.start if ask.excluded is None else ask.start.masked_fill(ask.excluded, 0.0)
+    return (v - start).clamp(min=0)  # what is rounded below 0 is nothing
 
 
 def look(

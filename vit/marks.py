@@ -39,15 +39,26 @@ def outlined(
         thick: times the usual width of a line.
     """
     chosen = {(int(row), int(col)) for row, col in patches}
+    shown = [patch for patch in sorted(chosen) if is_on(patch, picture.shape[:2], affine)]
     segments = [
         ((col + x0, row + y0), (col + x1, row + y1))
-        for row, col in sorted(chosen)
+        for row, col in shown
         for (x0, y0), (x1, y1), (down, along) in SIDES
         if (row + down, col + along) not in chosen
     ]
     width = round(thick * line_width(picture, affine)) or 1
     cased = drawn(picture, segments, affine, (0, 0, 0), width + 2 * math.ceil(width / 2))
     return drawn(cased, segments, affine, colour, width)
+
+
+def is_on(patch: tuple[int, int], size: tuple[int, int], affine: np.ndarray) -> bool:
+    """Whether some of a patch (row, column) lies on a picture of (height, width)."""
+    row, col = patch
+    corners = [affine @ (col + x, row + y, 1.0) for x in (0, 1) for y in (0, 1)]
+    across, down = zip(*corners, strict=True)
+    height, width = size
+    within = min(across) < width - 1e-6 and max(across) > 1e-6
+    return within and min(down) < height - 1e-6 and max(down) > 1e-6
 
 
 def gridded(picture: np.ndarray, shape: tuple[int, int], affine: np.ndarray) -> np.ndarray:
@@ -80,6 +91,8 @@ def drawn(
         if math.isclose(x0, x1, abs_tol=1e-6) or math.isclose(y0, y1, abs_tol=1e-6):
             left, right = sorted((x0, x1))
             top, bottom = sorted((y0, y1))
+            if max(left - image.width, top - image.height, -right, -bottom) > 1e-6:
+                continue  # beside the picture, not at its edge
             draw.rectangle(
                 (
                     inside(left, image.width) - before,

@@ -43,6 +43,7 @@ class Method:
         takes: which of the arguments that not all methods have it takes.
         row: a value per token (B, T) from the layers and what was asked.
         paper: who describes it, for what is not as they do.
+        keeps_start: whether the row still holds what it began with, beside what was found.
     """
 
     words: str
@@ -50,6 +51,7 @@ class Method:
     takes: tuple[str, ...]
     row: Callable[[list, Ask], Tensor]
     paper: str = ""
+    keeps_start: bool = False
 
 
 METHOD = {
@@ -78,6 +80,7 @@ METHOD = {
         ("query", "target"),
         lambda layers, ask: generic_row(layers, ask.start, ask.row_block, ask.excluded),
         "Chefer et al. 2021",
+        keeps_start=True,
     ),
     "legrad": Method(
         "LeGrad",
