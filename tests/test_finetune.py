@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -110,6 +111,17 @@ def test_a_head_of_the_same_classes_is_kept(tmp_path):
         model_file.save(path, net, list(classes), Preprocess((12, 12)))
         head = assembled(tmp_path, path).classifier.net.head.weight
         assert torch.equal(head, net.head.weight) == kept
+
+
+def test_a_head_of_nameless_classes_is_not_kept(tmp_path):
+    """As many classes as the photos have, but nobody knows which."""
+    path, classes = tmp_path / "model.safetensors", [*"0123456789"]
+    model_file.save(path, network(num_classes=10), classes, Preprocess((12, 12)))
+    start = origin.of(tiny(tmp_path, path), runs.create(tmp_path, "tiny"))
+    nameless = replace(start, weights=replace(start.weights, classes=()))
+    theirs = start.weights.read()["head.weight"]
+    assert torch.equal(start.network(classes).head.weight, theirs)
+    assert not torch.equal(nameless.network(classes).head.weight, theirs)
 
 
 @pytest.mark.parametrize("kind", ["safetensors", "pth"])
@@ -415,6 +427,12 @@ def test_a_probe_changes_the_head_alone_and_varies_nothing(tmp_path, probed, wei
     changed = {name for name in saved if not torch.equal(saved[name], first[name])}
     assert changed == {"head.weight", "head.bias"}
     assert settings.load(str(probed.path / "config.yaml")).data.flip == 0
+
+
+def test_a_probe_says_that_it_is_float32(tmp_path, weights):
+    for tune, precision in (("probe", "32"), ("full", "bf16")):
+        parts = assembled(tmp_path, weights, model__tune=tune, run__precision="bf16")
+        assert parts.config.run.precision == precision
 
 
 def test_a_killed_probe_computes_what_is_missing_alone(tmp_path, weights, probed, monkeypatch):
