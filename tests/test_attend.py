@@ -20,9 +20,10 @@ from vit.cli import Parser, main
 from vit.commands.attend import LAYOUTS, METHODS, add_arguments, name_of
 from vit.head_maps import head_maps
 from vit.images import Preprocess, fit, read
-from vit.looking import Question, answers
+from vit.looking import answers
 from vit.output_names import stems_of
 from vit.overlay import colour_map, overlay, scale_top
+from vit.question import Question
 from vit.views import LOOKS, look
 
 HOT, COLD = colour_map()[255], colour_map()[0]

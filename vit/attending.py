@@ -18,10 +18,10 @@ from vit import photos
 from vit.depict import Depicted, Drawing, depict
 from vit.filming import film
 from vit.inference import device_of, on_device
-from vit.looking import Question, check
 from vit.model_file import TrainedModel
 from vit.output_names import RECORD, keep_others, keep_photos, pictured, stems_of
 from vit.photos import Loaded
+from vit.question import Question, check
 from vit.runs import write_whole
 from vit.video import is_moving
 

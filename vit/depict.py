@@ -9,11 +9,12 @@ from vit import captions
 from vit.canvas import PLAIN, Style, heat_affine, patch_at
 from vit.layouts import common_top, compose
 from vit.legend import Answer, Text
-from vit.looking import Question, answers
+from vit.looking import answers
 from vit.model_file import TrainedModel
 from vit.normalise import normalise
 from vit.page import Page
 from vit.photos import Loaded
+from vit.question import Question
 from vit.views import Seen, look
 
 SHOWN_CLASSES = 5

@@ -21,11 +21,12 @@ from vit.explain import Explanation
 from vit.images import Fitted, Photo, fit
 from vit.layouts import ONE_EACH, Map, common_top, painted
 from vit.legend import Text
-from vit.looking import FOR_A_CLASS, Question, answers, asked, for_class, mass_of, named, notes_of
+from vit.looking import answers, asked, for_class, mass_of, named, notes_of
 from vit.model_file import TrainedModel
 from vit.normalise import normalise
 from vit.page import Panel, page
 from vit.photos import Loaded
+from vit.question import FOR_A_CLASS, Question
 from vit.video import Frame, av, frames, writer
 from vit.views import Seen
 

@@ -10,10 +10,7 @@ from vit.head_maps import head_maps
 from vit.layouts import Arrangement, Map
 from vit.legend import percent_of
 from vit.looking import (
-    FOR_A_CLASS,
-    Question,
     asked,
-    check,
     class_words,
     for_class,
     map_of,
@@ -27,6 +24,7 @@ from vit.looking import (
 )
 from vit.methods import depth_words
 from vit.model_file import TrainedModel
+from vit.question import FOR_A_CLASS, Question, check
 
 DEPTHS = (1, 2, 3, 4, 6)  # last layers, beside all of them
 

@@ -115,8 +115,8 @@ def run(arguments: argparse.Namespace) -> int:
     from vit.canvas import Style
     from vit.commands.progress import Progress
     from vit.depict import Drawing
-    from vit.looking import Question
     from vit.model_source import open_model
+    from vit.question import Question
 
     model = open_model(arguments.model, arguments.architecture, img_size(arguments.img_size))
     question = Question(
