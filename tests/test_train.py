@@ -534,6 +534,8 @@ import os, signal, sys
 from lightning.pytorch import Callback
 from vit import assembly, cli
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # in the background it is ignored
+
 class CtrlC(Callback):
     def on_test_batch_start(self, *_):
         os.kill(os.getpid(), signal.SIGINT)
