@@ -13,6 +13,7 @@ from vit.loaders import Part, mix
 from vit.metrics import Predictions
 from vit.probe import WITHOUT_VALIDATION
 from vit.probe_figure import strengths
+from vit.question import DEFAULT_METHOD, Question
 from vit.result_pictures import draw_results
 from vit.tuning import trained
 
@@ -155,9 +156,9 @@ def draw_attention(parts: "Assembly", part: Part, name: str, kind: str) -> None:
     rows = torch.linspace(0, len(part) - 1, min(PICTURED, len(part))).long()
     images, labels = part.pixels(rows), part.labels.cpu()[rows]
     pixels = parts.classifier.normalised(images)
-    layers = looking.own_layers(looking.DEFAULT_METHOD, len(net.blocks))
-    seen = explain.explain(net, pixels, looking.DEFAULT_METHOD, layers=layers)
-    label = looking.named(seen, looking.Question(), len(net.blocks))
+    layers = looking.own_layers(DEFAULT_METHOD, len(net.blocks))
+    seen = explain.explain(net, pixels, DEFAULT_METHOD, layers=layers)
+    label = looking.named(seen, Question(), len(net.blocks))
     figures.attention(
         images,
         seen.heat,
