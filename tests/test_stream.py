@@ -5,6 +5,7 @@ import pickle
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -250,7 +251,10 @@ def test_workers_leave_signals_to_the_training(photos):
     expected = batches(streamed(photos))
     loading = iter(TrainLoader(part, 2, 7, lambda: (3, 0)))
     next(loading)
-    for pid in part.stream.opener.doing[:, 0].tolist():
+    workers = part.stream.opener.doing[:, 0]
+    while not workers.all():  # one may not have begun yet; process 0 would be our whole group
+        time.sleep(0.01)
+    for pid in workers.tolist():
         os.kill(pid, signal.SIGINT)
         os.kill(pid, signal.SIGTERM)
     assert len(list(loading)) == 8
