@@ -196,7 +196,7 @@ class Optim:
     patience: int = 0
     layer_decay: float | None = None
     head_epochs: int = 2
-    head_lr: float = 5e-3
+    head_lr: float = 1e-2
 
     def __post_init__(self):
         at_least("optim", self, 1, "epochs", "accumulate")
