@@ -40,7 +40,7 @@ chosen. All other methods are as published.
     affinity, last:2                   89.5     76.3     94.0     97.0      94.2    93.8    96.7    97.3
     affinity, last:3                   88.5     74.8     94.3     97.7      94.7    94.0    97.3    98.0
     affinity, last:4                   88.0     73.8     94.4     97.7      94.9    93.9    98.7    96.7
-    GAUSSROW
+    control: centre Gaussian           72.6     52.7     63.0     79.3      62.2    63.9    80.7    78.0
     control: random                    50.1     30.9     21.6     18.0      20.9    22.2    14.7    21.3
 
 Tried for affinity on the even photos, at half the pixels, AP and pointing: smoothing the raw map 86.1,
