@@ -59,7 +59,6 @@ import csv
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -72,7 +71,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import vit
 from vit import images as photos
 from vit import pretrained
-from vit.attention_rows import Layer, fused, on_grid, what_is_read
+from vit.attention_rows import Layer, fusing, on_grid, what_is_read
 from vit.explain import explain, keep
 from vit.images import Preprocess
 from vit.methods import METHOD, Ask, layers_used
@@ -182,7 +181,7 @@ def without_class(net, some, kept, outliers, method, layers=None, heads="mean", 
     excluded = outliers if sinks == "exclude" else None
     ask = Ask(
         start=what_is_read(net, some, kept[-1].tokens),
-        fuse=partial(fused, heads=heads, excluded=excluded),
+        fuse=fusing(heads, excluded=excluded),
         excluded=excluded,
         prefix=net.num_prefix_tokens,
         row_block=512,

@@ -12,6 +12,7 @@ import torch
 from timm.models.vision_transformer import VisionTransformer as TimmTransformer
 
 import vit
+from vit import attention_tiles
 from vit.attention import SelfAttention
 from vit.attention_maps import between, gathered
 from vit.attention_rows import Layer, attend, blocks_of_rows, fused
@@ -25,6 +26,12 @@ NETS = {
     "16x8": {"img_size": (128, 64)},
     "1x7": {"img_size": (8, 56)},
 }
+
+
+@pytest.fixture(autouse=True)
+def several_tiles(monkeypatch):
+    """Networks this small would have all their columns in one."""
+    monkeypatch.setattr(attention_tiles, "COLUMNS", 7)
 
 
 def redrawn(net: TimmTransformer, qkv: float) -> TimmTransformer:
@@ -348,16 +355,16 @@ def test_blocks_of_rows_are_the_weights():
 
 def test_no_more_rows_than_asked_for(monkeypatch):
     """Memory: row_block rows at a time, and the class token's first step needs its own row only."""
-    formed, softmax_of = [], SelfAttention.softmax_of
+    formed, queries = [], Layer.queries
 
-    def spy(module, q, k):
-        formed.append(q.shape[2])
-        return softmax_of(module, q, k)
+    def spy(layer, rows):
+        formed.append(rows.stop - rows.start)
+        return queries(layer, rows)
 
     _, net = both(2)
     net.use_attention("fused")  # so that the network's own forward forms no weights
     images = pictures(net)
-    monkeypatch.setattr(SelfAttention, "softmax_of", spy)
+    monkeypatch.setattr(Layer, "queries", spy)
     rollout(net, images, row_block=7)
     assert formed == [1, 7, 7, 3]  # the last layer, then all 17 rows of the first
 

@@ -11,6 +11,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import vit
+from vit import attention_tiles
 from vit.attention import SelfAttention
 from vit.class_maps import generic_row, gradcam_row, legrad_row
 from vit.explain import METHODS, explain
@@ -39,6 +40,12 @@ SPREAD = [
     (24, 1, 8, "1x7"),
 ]
 REST = [pytest.param(*one, marks=pytest.mark.full) for one in EVERY if one not in SPREAD]
+
+
+@pytest.fixture(autouse=True)
+def several_tiles(monkeypatch):
+    """Networks this small would have all their columns in one."""
+    monkeypatch.setattr(attention_tiles, "COLUMNS", 60)
 
 
 def ours(reference) -> vit.VisionTransformer:

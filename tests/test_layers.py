@@ -12,7 +12,7 @@ LEVELS = [
     "settings items output_names runs spectrum grouping cores",
     "config near architecture attention patch_embed colour image_operations overlay metrics lettering",
     "class_names rows commands.progress formats auto_augment calibration pieces typeset marks",
-    "images class_folders tables augment blocks pooling memory loggers sheet",
+    "attention_tiles images class_folders tables augment blocks pooling memory loggers sheet",
     "archives folder model normalise recognise catalogue timm_config legend canvas video",
     "weights lora page captions",
     "attention_rows datasets scan layouts",

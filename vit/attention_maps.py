@@ -7,7 +7,6 @@ MCTformer (arXiv 2203.02891), section 3.3: attention between patches refines a c
 B batch, L layers, T tokens = P prefix tokens + N patches, D embed_dim.
 """
 
-from functools import partial
 from itertools import islice
 
 import torch
@@ -24,6 +23,7 @@ from vit.attention_rows import (
     chosen,
     evaluating,
     fused,
+    fusing,
     on_grid,
     what_is_read,
 )
@@ -61,7 +61,7 @@ def rollout(
             selected, another value of an argument than written here.
     """
     check_fusing(heads, discard)
-    fuse = partial(fused, heads=heads, discard=discard)
+    fuse = fusing(heads, discard)
     with evaluating(net):
         kept = collect(net, images, chosen(layers, len(net.blocks)))
         v = rolled(kept, what_is_read(net, images, kept[-1].tokens), row_block, fuse)
@@ -95,26 +95,28 @@ def raw(
     count = net.blocks[layer].attn.num_heads
     if head is not None and not 0 <= head < count:
         raise ValueError(f"head ({head}) must be from 0 to {count - 1}")
-    fuse = partial(fused, heads="mean" if head is None else head)
+    fuse = fusing("mean" if head is None else head)
     with evaluating(net):
         kept = collect(net, images, range(layer % depth, layer % depth + 1))
         v = averaged(kept, what_is_read(net, images, kept[-1].tokens), row_block, fuse)
     return on_grid(net, images, v)
 
 
-def rolled(layers: list[Layer], v: Tensor, row_block: int, fuse: Fuse) -> Tensor:
+def rolled(layers: list[Layer], v: Tensor, row_block: int, fuse: Fuse | None) -> Tensor:
     """v A'_b ... A'_a over neighbouring layers: rows (B, T) -> (B, T)."""
     for layer in reversed(layers):
         v = 0.5 * attend(layer, v, row_block, fuse) + 0.5 * v
     return v
 
 
-def averaged(layers: list[Layer], v: Tensor, row_block: int, fuse: Fuse) -> Tensor:
+def averaged(layers: list[Layer], v: Tensor, row_block: int, fuse: Fuse | None) -> Tensor:
     """The mean of v A_l over layers: rows (B, T) -> (B, T)."""
     return sum(attend(layer, v, row_block, fuse) for layer in layers) / len(layers)
 
 
-def gathered(layers: list[Layer], v: Tensor, row_block: int, fuse: Fuse, prefix: int) -> Tensor:
+def gathered(
+    layers: list[Layer], v: Tensor, row_block: int, fuse: Fuse | None, prefix: int
+) -> Tensor:
     """Affinity: A"_b ... A"_a r over the layers a to b, r the row v A_b: rows (B, T) -> (B, T).
 
     A" is the attention between patches alone, rows that sum to 1. So a patch's value is what the
@@ -124,9 +126,10 @@ def gathered(layers: list[Layer], v: Tensor, row_block: int, fuse: Fuse, prefix:
     (benchmarks/explain.py). The prefix tokens have 0.
     """
     heat = attend(layers[-1], v, row_block, fuse)[:, prefix:]
+    whole = fuse or fused
     for layer in layers:
         steps = [
-            between(fuse(weights.to(v.dtype)), prefix) @ heat[..., None]  # (B, R, 1)
+            between(whole(weights.to(v.dtype)), prefix) @ heat[..., None]  # (B, R, 1)
             for _, weights in blocks_of_rows(layer, range(prefix, v.shape[1]), row_block)
         ]
         heat = torch.cat(steps, dim=1)[..., 0]

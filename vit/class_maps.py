@@ -5,15 +5,16 @@ Sources: Chefer, Gur & Wolf 2021, Generic attention-model explainability (arXiv 
 Wolf 2021, Transformer interpretability beyond attention visualization (arXiv 2012.09838), section 4
 (GradCAM on attention, a baseline there).
 
-B batch, T tokens = P prefix tokens + N patches, H heads, R rows formed at once.
+B batch, T tokens = P prefix tokens + N patches, H heads, R rows and C columns formed at once.
 """
 
 from collections.abc import Iterable
+from functools import partial
 
-import torch
 from torch import Tensor
 
-from vit.attention_rows import asked, blocks_of_rows, zeros_like_row
+from vit.attention_rows import zeros_like_row
+from vit.attention_tiles import times_attention
 from vit.gradients import Traced
 
 
@@ -30,12 +31,14 @@ def generic_row(
         excluded: tokens taken as 0 in every row, (B, T).
     """
     for layer in reversed(layers):
-        step = torch.zeros_like(v)
-        for rows, weights in blocks_of_rows(layer, asked(v), row_block):
-            weighed = layer.slopes(rows).to(v.dtype) * weights.to(v.dtype)  # (B, H, R, T)
-            step += (v[:, None, rows] @ weighed.clamp(min=0).mean(dim=1))[:, 0]
+        step = times_attention(layer, v, row_block, partial(times_slopes, layer)).mean(dim=1)
         v = v + (step if excluded is None else step.masked_fill(excluded, 0.0))
     return v
+
+
+def times_slopes(layer: Traced, rows: slice, columns: slice, weights: Tensor) -> Tensor:
+    """(dS/dA)+ * A, which is (dS/dA * A)+ as no weight is below 0: (B, H, R, C) -> (B, H, R, C)."""
+    return layer.slopes(rows, columns).to(weights.dtype).clamp_(min=0).mul_(weights)
 
 
 def legrad_row(layers: Iterable[Traced], row_block: int) -> Tensor:
@@ -45,7 +48,7 @@ def legrad_row(layers: Iterable[Traced], row_block: int) -> Tensor:
         total, count = zeros_like_row(layer.v[:, 0]), layer.v.shape[2]
         for start in range(0, count, row_block):
             slopes = layer.slopes(slice(start, start + row_block)).to(total.dtype)
-            total += slopes.clamp(min=0).mean(dim=1).sum(dim=1)
+            total += slopes.clamp_(min=0).sum(dim=2).mean(dim=1)
         rows.append(total / count)
     return sum(rows) / len(rows)
 
@@ -54,11 +57,8 @@ def gradcam_row(layers: list[Traced], v: Tensor, row_block: int, prefix: int) ->
     """(E_h w_h v A_h)+ with w_h the mean of v dS/dA_h over patches: (B, T), the mean over layers."""
     maps = []
     for layer in layers:
-        slope = seen = 0
-        for rows, weights in blocks_of_rows(layer, asked(v), row_block):
-            part = v[:, None, None, rows]
-            slope = slope + (part @ layer.slopes(rows).to(v.dtype))[:, :, 0]  # (B, H, T)
-            seen = seen + (part @ weights.to(v.dtype))[:, :, 0]  # (B, H, T)
+        slope = (v[:, None, None].to(layer.slope.dtype) @ layer.slope @ layer.v.mT)[:, :, 0]
+        seen = times_attention(layer, v, row_block)  # (B, H, T), as the slope
         weight = slope[..., prefix:].mean(dim=-1, keepdim=True)  # (B, H, 1)
         maps.append((weight * seen).mean(dim=1).clamp(min=0))
     return sum(maps) / len(maps)

@@ -7,7 +7,6 @@ B batch, T tokens = P prefix tokens + N patches.
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 from torch import Tensor
@@ -19,7 +18,7 @@ from vit.attention_rows import (
     Layer,
     check_images,
     evaluating,
-    fused,
+    fusing,
     on_grid,
     one_patch,
     what_is_read,
@@ -102,7 +101,7 @@ def explain(
         excluded = found if sinks == "exclude" else None
         ask = Ask(
             start=starting(net, images, kept[-1].tokens, query),
-            fuse=partial(fused, heads=heads, discard=discard, excluded=excluded),
+            fuse=fusing(heads, discard, excluded),
             excluded=excluded,
             prefix=prefix,
             row_block=row_block,

@@ -49,9 +49,9 @@ class Traced:
         """As projected: (B, H, T, K)."""
         return self.k
 
-    def slopes(self, rows: slice) -> Tensor:
-        """dS/dA of some rows: (B, H, R, T)."""
-        return self.slope[:, :, rows] @ self.v.mT
+    def slopes(self, rows: slice, columns: slice = slice(None)) -> Tensor:
+        """dS/dA of some rows and columns: (B, H, R, C)."""
+        return self.slope[:, :, rows] @ self.v[:, :, columns].mT
 
 
 def trace(

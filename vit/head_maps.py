@@ -8,13 +8,12 @@ from torch import Tensor
 
 from vit.attention_rows import (
     Layer,
-    asked,
-    blocks_of_rows,
     check_images,
     evaluating,
     one_patch,
     what_is_read,
 )
+from vit.attention_tiles import times_attention
 from vit.model import VisionTransformer
 
 
@@ -55,7 +54,4 @@ def head_maps(
 
 def by_head(layer: Layer, v: Tensor, row_block: int) -> Tensor:
     """v A_h for each head: rows (B, T) -> (B, H, T)."""
-    product = 0
-    for rows, weights in blocks_of_rows(layer, asked(v), row_block):
-        product = product + (v[:, None, None, rows] @ weights.to(v.dtype))[:, :, 0]
-    return product
+    return times_attention(layer, v, row_block)

@@ -20,14 +20,14 @@ class Ask:
 
     Attributes:
         start: the query, each token with its share (B, T).
-        fuse: the heads as one, for maps without a class.
+        fuse: the heads as one, for maps without a class; None: their mean.
         excluded: tokens taken as 0 in every row (B, T), or None.
         prefix: P.
         row_block: rows of attention formed at once.
     """
 
     start: Tensor
-    fuse: Fuse
+    fuse: Fuse | None
     excluded: Tensor | None
     prefix: int
     row_block: int

@@ -10,17 +10,17 @@ B batch, T tokens = P prefix tokens + N patches, R rows formed at once.
 
 from torch import Tensor
 
-from vit.attention_rows import Layer, blocks_of_rows, zeros_like_row
+from vit.attention_rows import Layer, zeros_like_row
+from vit.attention_tiles import times_attention
 
 MANY_TIMES = 10  # uniform attention, received in some layer: an outlier
 
 
 def received(layer: Layer, row_block: int = 128) -> Tensor:
     """The attention each token receives, the mean over queries and heads: (B, T), sums to 1."""
-    total = zeros_like_row(layer.tokens)
-    for _, weights in blocks_of_rows(layer, range(total.shape[1]), row_block):
-        total += weights.to(total.dtype).mean(dim=1).sum(dim=1)
-    return total / total.shape[1]
+    each = zeros_like_row(layer.tokens)
+    each += 1 / each.shape[1]
+    return times_attention(layer, each, row_block).mean(dim=1)
 
 
 def outliers(layer: Layer, prefix: int, row_block: int = 128) -> Tensor:
