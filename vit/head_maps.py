@@ -23,7 +23,7 @@ def head_maps(
     images: Tensor,
     layers: range,
     query: tuple[int, int] | None = None,
-    row_block: int = 128,
+    row_block: int = 256,
 ) -> Tensor:
     """The query's attention by each head of each layer, in one pass: (B, L, H, rows, cols).
 

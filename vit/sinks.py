@@ -16,14 +16,14 @@ from vit.attention_tiles import times_attention
 MANY_TIMES = 10  # uniform attention, received in some layer: an outlier
 
 
-def received(layer: Layer, row_block: int = 128) -> Tensor:
+def received(layer: Layer, row_block: int = 256) -> Tensor:
     """The attention each token receives, the mean over queries and heads: (B, T), sums to 1."""
     each = zeros_like_row(layer.tokens)
     each += 1 / each.shape[1]
     return times_attention(layer, each, row_block).mean(dim=1)
 
 
-def outliers(layer: Layer, prefix: int, row_block: int = 128) -> Tensor:
+def outliers(layer: Layer, prefix: int, row_block: int = 256) -> Tensor:
     """Patches that receive more than ten times uniform attention in this layer: (B, T), bool.
 
     Prefix tokens are none: collecting is their purpose.
