@@ -77,11 +77,15 @@ class VisionTransformer(nn.Module):
     def unfilled(cls, architecture: Architecture) -> "VisionTransformer":
         """The network with memory for its weights but no values in it: `load_state_dict` follows.
 
-        Drawing values that are replaced at once takes ten times as long as all the rest.
+        Drawing values that are replaced at once takes ten times as long as all the rest; and torch's
+        own `to_empty` would import a package for symbolic mathematics first, which takes a second.
         """
         with torch.device("meta"):
             net = cls(architecture)
-        return net.to_empty(device="cpu")
+        for module in net.modules():
+            for name, parameter in list(module.named_parameters(recurse=False)):
+                setattr(module, name, nn.Parameter(torch.empty(parameter.shape)))
+        return net
 
     def initialise(self) -> None:
         """Fresh weights: normal(0, .02) cut at two units, zero biases, as timm's and DeiT's code.
