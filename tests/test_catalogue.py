@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import os
 import random
 import subprocess
 import sys
@@ -230,6 +231,21 @@ def test_without_a_network_the_message_says_which_file_to_put_where(monkeypatch,
     assert torch.equal(fetch("vit_tiny_patch16_224")["pos_embed"], tensors["pos_embed"])
     with pytest.raises(ValueError, match="no weights are published"):
         fetch("vit_small_patch16_36x1_224")
+
+
+@pytest.mark.full
+def test_a_hub_that_cannot_be_found_is_said_once(command, tmp_path):
+    """A host name that no resolver knows (RFC 2606): one line, and no minute of retries before it."""
+    Image.new("RGB", (8, 8)).save(tmp_path / "a.png")
+    away = {"HF_ENDPOINT": "https://hub.invalid", "HF_HOME": str(tmp_path / "hub")}
+    rest = {name: value for name, value in os.environ.items() if "proxy" not in name.lower()}
+    words = ("predict", tmp_path / "a.png", "--model", "timm:vit_tiny_patch16_224")
+    environment = rest | away | {"VIT_WEIGHTS": str(tmp_path)}
+    done = command(*words, script="vit", check=False, env=environment)
+    assert done.returncode == 2
+    [line] = done.stderr.splitlines()
+    assert "get model.safetensors of timm/vit_tiny_patch16_224" in line
+    assert f"put it here as {tmp_path}" in line
 
 
 # --- Preprocessing -------------------------------------------------------------------------------

@@ -5,10 +5,13 @@ up in vit/models.csv, with no network access; only weights that are in no file h
 """
 
 import os
+import socket
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import urlparse
+from urllib.request import getproxies
 
 from torch import Tensor
 
@@ -127,6 +130,10 @@ def fetch(name: str) -> dict[str, Tensor]:
     path = folder / f"{full}.safetensors"
     if path.is_file():
         return read(path)
+    if (
+        not hub_has_a_name()
+    ):  # the cache alone, with no minute of retries; read when timm is imported
+        os.environ.setdefault("HF_HUB_OFFLINE", "1")
     import timm
 
     try:
@@ -136,6 +143,16 @@ def fetch(name: str) -> dict[str, Tensor]:
             f"the weights {full} cannot be fetched ({type(error).__name__}): where there is a network, "
             f"get model.safetensors of {row['weights']} and put it here as {path}"
         ) from error
+
+
+def hub_has_a_name() -> bool:
+    """The hub's host can be looked up, or a proxy does that."""
+    endpoint = os.environ.get("HF_ENDPOINT", "https://huggingface.co")
+    try:
+        socket.getaddrinfo(urlparse(endpoint).hostname, None)
+    except OSError:
+        return bool(getproxies())
+    return True
 
 
 @dataclass(frozen=True)
