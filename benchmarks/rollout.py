@@ -218,12 +218,14 @@ def table(given: argparse.Namespace, size: int) -> None:
             print(f"{name:<18} {over[name]:>13.2f}x {megabytes:>9.0f}  {said}", flush=True)
 
 
-def large(weights: str, size: int) -> None:
+def large(given: argparse.Namespace) -> None:
     """One rollout over many tokens."""
-    calls = candidates(weights, size, ["rollout"])
-    took = seconds(calls["rollout"], pixels(None, size))
+    images = pixels(given.photo, given.large)
+    took = seconds(candidates(given.weights, given.large, ["rollout"])["rollout"], images)
+    extra = memory(given, given.large, "rollout")
     print(
-        f"\n{size} px, {(size // PATCH) ** 2 + 1} tokens: rollout in {took:.0f} s, {peak():.0f} MB"
+        f"\n{given.large} px, {(given.large // PATCH) ** 2 + 1} tokens: rollout in {took:.0f} s, "
+        f"{extra:.0f} MB above a forward pass"
     )
 
 
@@ -231,7 +233,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("--weights", required=True, help="ViT-S/14 under timm's names")
     parser.add_argument("--photo", help="what the maps are of (default: noise)")
-    parser.add_argument("--sizes", type=int, nargs="+", default=[518, 896], help="pixels")
+    parser.add_argument("--sizes", type=int, nargs="*", default=[518, 896], help="pixels")
     parser.add_argument("--rounds", type=int, default=5, help="timings of each (default: 5)")
     parser.add_argument("--large", type=int, default=1792, help="pixels; 0: none (default: 1792)")
     parser.add_argument(
@@ -252,7 +254,7 @@ def main() -> None:
     for size in given.sizes:
         table(given, size)
     if given.large:
-        large(given.weights, given.large)
+        large(given)
 
 
 if __name__ == "__main__":

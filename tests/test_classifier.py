@@ -15,6 +15,7 @@ SMALL = {
     "model.num_heads": "2",
     "optim.epochs": "1",
     "run.precision": "32",
+    "run.pictures": "false",
 }
 
 

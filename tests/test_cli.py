@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+QUICK = ["--run.pictures", "false"]
+
 
 @pytest.mark.parametrize(
     ("script", "words", "message"),
@@ -77,13 +79,13 @@ def test_console_script_is_the_same_program():
 
 
 def test_packaged_configurations_are_found_from_anywhere(command, tmp_path):
-    done = command("train", "--optim.epochs", 1, script="vit", cwd=tmp_path)
+    done = command("train", "--optim.epochs", 1, *QUICK, script="vit", cwd=tmp_path)
     assert "top-1" in done.stdout
     assert (tmp_path / "runs" / "quickstart" / "1" / "summary.json").is_file()
 
 
 def test_several_seeds_make_a_table(command, tmp_path):
-    done = command("--seeds", 2, "--optim.epochs", 1, "--run.root", tmp_path)
+    done = command("--seeds", 2, "--optim.epochs", 1, *QUICK, "--run.root", tmp_path)
     assert "# test top-1" in done.stdout
     assert "over 2 seeds" in done.stdout
     assert sorted(path.name for path in (tmp_path / "quickstart").iterdir()) == ["1", "2"]

@@ -21,6 +21,7 @@ def test_runs_a_step(tmp_path, name):
     """On digits enlarged to its size: the sets themselves are large or have to be downloaded."""
     few = {"trainer.limit_train_batches": 1, "trainer.limit_val_batches": 1}
     few |= {"data.source": "digits", "data.batch_size": 8, "optim.epochs": 1, "data.root": None}
+    few |= {"run.pictures": False}
     run = train.train(name, **few, **{"run.root": str(tmp_path), "run.checkpoint_steps": 0})
     assert run.path.parent.name == name and run.summary["global_step"] == 1
     assert run.summary["test"]["count"] == 360

@@ -32,6 +32,7 @@ TINY = {
     "optim.average_decay": 0.9,
     "run.precision": "32",
     "run.name": "tiny",
+    "run.pictures": False,
 }
 
 
@@ -395,7 +396,7 @@ def test_a_resume_without_checkpoint_says_what_is_missing(tmp_path, weights):
 @pytest.fixture(scope="module")
 def probed(tmp_path_factory, weights) -> train.Run:
     root = tmp_path_factory.mktemp("probe")
-    return train.start(tiny(root, weights, model__tune="probe", data__flip=0.5))
+    return train.start(tiny(root, weights, model__tune="probe", data__flip=0.5, run__pictures=True))
 
 
 def test_a_probe_leaves_what_any_run_leaves(probed):

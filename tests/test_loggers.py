@@ -12,6 +12,7 @@ from vit.commands.train import train
 def tiny(tmp_path, logger: str):
     """A run of two epochs on digits with one block."""
     settings = {"data.batch_size": 512, "model.depth": 1, "model.embed_dim": 16, "optim.epochs": 2}
+    settings |= {"run.pictures": False}
     return train("quickstart", **settings, **{"run.root": str(tmp_path), "run.logger": logger})
 
 

@@ -107,6 +107,7 @@ def test_what_running_out_looks_like():
 
 def small(root) -> train.Assembly:
     chosen = {"run.root": str(root), "optim.epochs": "1", "model.depth": "1"}
+    chosen |= {"run.pictures": "false"}
     config = settings.load("quickstart", chosen)
     return train.assemble(config, runs.create(root, "small"))
 

@@ -378,6 +378,7 @@ TINY = {
     "optim.epochs": 2,
     "optim.average_decay": 0.9,
     "run.name": "tiny",
+    "run.pictures": False,
 }
 
 
@@ -447,7 +448,8 @@ def test_pictures_open_a_few_photos_alone(tmp_path, monkeypatch):
 
     monkeypatch.setattr(datasets.Folder, "open", spy)  # of this process, not of the worker
     changes = {"data__val_share": 0.5, "data__workers": 1, "data__resident": False}
-    run = train.start(tiny(tmp_path, tmp_path / "photos", optim__epochs=1, **changes))
+    changes |= {"run__pictures": True, "optim__epochs": 1}
+    run = train.start(tiny(tmp_path, tmp_path / "photos", **changes))
     assert {"batch.png", "mistakes.png", "attention.png"} <= {p.name for p in run.path.iterdir()}
     assert 32 < len(opened) <= 32 + 24 + 12
 
@@ -461,7 +463,7 @@ KILL = [
     "2",
 ]
 KILL += ["--model.img_size", "16", "--model.patch_size", "4", "--optim.epochs", "3"]
-KILL += ["--run.checkpoint_steps", "2", "--data.val_share", "0.25"]
+KILL += ["--run.checkpoint_steps", "2", "--data.val_share", "0.25", "--run.pictures", "false"]
 
 
 @pytest.mark.full

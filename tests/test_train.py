@@ -34,6 +34,7 @@ TINY = {
     "optim.average_decay": 0.9,
     "run.precision": "32",
     "run.name": "tiny",
+    "run.pictures": False,
 }
 
 
@@ -279,7 +280,7 @@ def test_early_stopping_counts_epochs_without_a_better_one(tmp_path):
 
 
 def test_a_run_leaves_all_its_files(tmp_path):
-    run = vit.train("quickstart", **(TINY | {"run.root": str(tmp_path)}))
+    run = vit.train("quickstart", **(TINY | {"run.root": str(tmp_path), "run.pictures": True}))
     names = {path.name for path in run.path.iterdir()}
     pictures = {f"{name}.png" for name in PICTURES}
     tables = {"config.yaml", "split.csv", "metrics.csv", "timing.csv", "summary.json"}
@@ -302,7 +303,13 @@ def test_equal_runs_have_equal_metrics_and_another_seed_has_not(tmp_path):
 def test_without_validation_the_last_epoch_is_taken_and_said(tmp_path, caplog):
     photos = folder_of(tmp_path / "photos", {"a": 5, "b": 5})
     run = train.start(
-        tiny(tmp_path, data__source="folder", data__root=str(photos), data__val_share=0)
+        tiny(
+            tmp_path,
+            data__source="folder",
+            data__root=str(photos),
+            data__val_share=0,
+            run__pictures=True,
+        )
     )
     assert (run.summary["best_epoch"], run.summary["val"], run.summary["test"]) == (2, {}, {})
     assert "the last epoch is taken" in caplog.text
@@ -440,7 +447,8 @@ def test_two_processes_share_a_folder_and_count_exactly(tmp_path, command):
     assert own["test"]["ece"] == pytest.approx(again["ece"], abs=1e-6)
 
 
-KILLED = ["--optim.epochs", "3", "--run.checkpoint_steps", "3"]
+QUICK = ["--run.pictures", "false"]
+KILLED = [*QUICK, "--optim.epochs", "3", "--run.checkpoint_steps", "3"]
 
 
 @pytest.fixture(scope="module")
@@ -482,9 +490,12 @@ def test_killed_and_resumed_equals_uninterrupted(tmp_path, command, uninterrupte
     assert (uninterrupted / "split.csv").read_bytes() == (folder / "split.csv").read_bytes()
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.full)],
+)
 def test_a_signal_saves_and_says_how_to_go_on(tmp_path, command, number, code):
-    start = [sys.executable, "train.py", "--run.root", str(tmp_path)]
+    start = [sys.executable, "train.py", *QUICK, "--run.root", str(tmp_path)]
     options = {"cwd": Path(__file__).parents[1], "text": True}
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     process = subprocess.Popen(start, **options, **pipes)
@@ -509,7 +520,7 @@ def test_an_infinite_loss_stops_with_advice(tmp_path, command):
 
 
 def test_a_finished_run_is_not_run_again(tmp_path, command):
-    command("--optim.epochs", 1, "--run.root", tmp_path)
+    command(*QUICK, "--optim.epochs", 1, "--run.root", tmp_path)
     folder = tmp_path / "quickstart" / "1"
     before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
     done = command("--resume", folder)
@@ -521,6 +532,7 @@ def test_trains_outside_the_main_thread(tmp_path):
     with ThreadPoolExecutor(1) as pool:
         run = pool.submit(train.start, tiny(tmp_path, optim__epochs=1)).result()
     assert run.summary["global_step"] == 20
+    assert not list(run.path.glob("*.png"))  # as run.pictures says
 
 
 def test_validation_may_be_switched_off(tmp_path):
@@ -546,8 +558,9 @@ sys.exit(cli.train(sys.argv[1:]))
 """
 
 
+@pytest.mark.full
 def test_ctrl_c_in_the_final_test_says_how_to_go_on(tmp_path, command):
-    words = ["--run.root", tmp_path, "--optim.epochs", "1", "--model.depth", "1"]
+    words = [*QUICK, "--run.root", tmp_path, "--optim.epochs", "1", "--model.depth", "1"]
     done = subprocess.run(
         [sys.executable, "-c", INTERRUPTED_IN_TEST, *map(str, words)],
         capture_output=True,

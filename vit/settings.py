@@ -229,6 +229,7 @@ class Run:
             the start, faster steps afterwards on a GPU.
         logger: one of Lightning's loggers beside the run's own tables; but for csv its package
             must be installed.
+        pictures: draw the run's pictures at its end, which takes some seconds.
     """
 
     name: str | None = None
@@ -239,6 +240,7 @@ class Run:
     progress: Literal["auto", "bar", "lines"] = "auto"
     compile: bool = False
     logger: Literal["none", "csv", "tensorboard", "wandb", "mlflow"] = "none"
+    pictures: bool = True
 
     def __post_init__(self):
         at_least("run", self, 0, "checkpoint_steps", "seed")

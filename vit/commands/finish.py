@@ -56,7 +56,8 @@ def finish(parts: "Assembly") -> dict:
         results,
         described(parts),
     )
-    draw(parts, judged, temperature)
+    if parts.config.run.pictures:
+        draw(parts, judged, temperature)
     text = json.dumps(summary, indent=1, ensure_ascii=False) + "\n"
     runs.write_whole(parts.folder.summary, text.encode())
     return summary
