@@ -107,8 +107,8 @@ def mark_best(panels, rows: list[dict]) -> None:
         axes.axvline(epoch, color=GREEN, linestyle=":", label=text)
         axes.grid(color="0.9")
         axes.spines[["top", "right"]].set_visible(False)
-    for axes in panels[:2]:
-        axes.legend(frameon=False)
+    for axes in panels[:2]:  # a white ground: the best epoch's line may pass below the words
+        axes.legend(framealpha=1, edgecolor="none")
 
 
 def best_row(rows: list[dict]) -> dict:
