@@ -535,6 +535,15 @@ def test_trains_outside_the_main_thread(tmp_path):
     assert not list(run.path.glob("*.png"))  # as run.pictures says
 
 
+@pytest.mark.parametrize(
+    ("speed", "said"), [(0.34, "0.3"), (6.27, "6.3"), (75.2, "75.2"), (12345.6, "12,346")]
+)
+def test_slow_training_has_a_speed_too(speed, said):
+    from vit.callbacks import digits
+
+    assert digits(speed) == said
+
+
 def test_validation_may_be_switched_off(tmp_path):
     run = train.start(tiny(tmp_path, trainer__limit_val_batches=0))
     assert (run.summary["val"], run.summary["best_epoch"]) == ({}, 2)

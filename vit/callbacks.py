@@ -215,6 +215,11 @@ class StopOnSignal(Callback):
         self.before = {}
 
 
+def digits(speed: float) -> str:
+    """Images a second in words: large networks on a CPU do less than ten, or than one."""
+    return f"{speed:,.0f}" if speed >= 100 else f"{speed:.1f}"
+
+
 class ShowProgress(Callback):
     """On a terminal a bar with loss, accuracy, images/s and time left; else a line per epoch.
 
@@ -261,7 +266,7 @@ class ShowProgress(Callback):
             loss, correct, count = module.sums.tolist()
             speed = count * trainer.world_size / (now - self.epoch_began)
             state = f"loss {loss / count:.3f}  top-1 {correct / count:6.1%}"
-            state += f"{self.validation}  {speed:,.0f} images/s"
+            state += f"{self.validation}  {digits(speed)} images/s"
             self.progress.update(
                 self.progress.task_ids[0],
                 completed=batches_done(trainer) + 1,
@@ -283,7 +288,7 @@ class ShowProgress(Callback):
         line = f"epoch {trainer.current_epoch + 1:>3}/{trainer.max_epochs}"
         line += f"  loss {train['loss']:.4f}  top-1 {train['top1']:6.1%}"
         line += f"  val nll {val['nll']:.4f}  top-1 {val['top1']:6.1%}" if val else ""
-        line += f"  {images_per_epoch(trainer) / seconds:8,.0f} images/s  left {self.left(trainer)}"
+        line += f"  {digits(images_per_epoch(trainer) / seconds):>8} images/s  left {self.left(trainer)}"
         best = self.recorder.best["epoch"] == trainer.current_epoch + 1
         print(line + ("  best" if val and best else ""), flush=True)
 
