@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 import torchvision
 
-from vit import archives
 from vit.archives import SETS, Archive
+from vit.runs import user_cache
 
 DEBIAN = Path("/usr/share/datasets/fashion-mnist")
 FIRST_FILE = {
@@ -139,4 +139,4 @@ def test_a_download_that_is_cut_off_leaves_nothing(tmp_path, served):
 
 def test_the_cache_is_the_users(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert archives.cache() == tmp_path / "vit"
+    assert user_cache() == tmp_path / "vit"

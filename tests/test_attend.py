@@ -774,6 +774,13 @@ def test_what_cannot_be_filmed_is_said(looking, tmp_path, monkeypatch):
         assert attend(tmp_path / "broken.mp4", tmp_path / "still.png", *words) == 1
         rows = rows_of(tmp_path / "o")
         assert rows[0]["error"].startswith("broken after 0 frames") and not rows[1]["error"]
+        gif = (tmp_path / "a.gif").read_bytes()
+        start = gif.rindex(b"\x2c\0\0\0\0")  # the last frame, which now claims 65,535 pixels a side
+        bomb = gif[: start + 5] + b"\xff" * 4 + gif[start + 9 :]
+        (tmp_path / "bomb.gif").write_bytes(bomb)
+        assert attend(tmp_path / "bomb.gif", tmp_path / "still.png", *words) == 1
+        rows = rows_of(tmp_path / "o")
+        assert "exceeds limit" in rows[0]["error"] and not rows[1]["error"]
         assert attend(tmp_path / "a.gif", *words, "--layout", "panels") == 1
         assert "--layout overlay and one --target" in rows_of(tmp_path / "o")[0]["error"]
         from vit.video import writer

@@ -567,12 +567,14 @@ def test_errors_name_the_file_and_the_reason_on_one_line(tmp_path):
         "%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EOF\n"
     )
     (tmp_path / "short.jpg").write_bytes(b"\xff\xd8\xff\xe0" + bytes(50))
+    (tmp_path / "two.jpg").write_bytes(b"\xff\xd8")
     (tmp_path / "folder.jpg").mkdir()
     reasons = {
         "empty.jpg": "the file is empty",
         "text.png": "not an image of a known format",
         "drawing.eps": "not an image of a known format",
         "short.jpg": "broken or unsupported JPEG",
+        "two.jpg": "not an image of a known format",
         "folder.jpg": "Is a directory",
         "missing.jpg": "No such file or directory",
     }

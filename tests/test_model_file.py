@@ -75,6 +75,15 @@ def test_what_timm_has_no_name_for_is_saved_without_its_config(tmp_path):
     assert not (tmp_path / "config.json").exists()
 
 
+def test_equal_models_are_equal_files(tmp_path):
+    files = set()
+    for number in range(8):
+        (tmp_path / str(number)).mkdir()
+        saved(tmp_path / str(number))
+        files.add((tmp_path / str(number) / "model.safetensors").read_bytes())
+    assert len(files) == 1
+
+
 def test_others_may_read_it(tmp_path):
     saved(tmp_path)
     (tmp_path / "plain").write_text("")

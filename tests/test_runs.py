@@ -19,6 +19,16 @@ def test_numbers_go_on_and_other_names_are_ignored(tmp_path):
     assert runs.create(tmp_path, "x").path.name == "8"
 
 
+def test_a_run_that_failed_before_it_began_leaves_nothing(tmp_path):
+    failed, other = (runs.create(tmp_path, name) for name in "xy")
+    failed.remove_if_unused()
+    assert not (tmp_path / "x").exists()
+    other.config.write_text("")
+    failed = runs.create(tmp_path, "y")
+    failed.remove_if_unused()
+    assert [path.name for path in (tmp_path / "y").iterdir()] == ["1"]
+
+
 def test_child_processes_get_the_launchers_folder(tmp_path, monkeypatch):
     monkeypatch.setenv(runs.FOLDER_VARIABLE, str(tmp_path))
     assert runs.create(tmp_path / "other", "x").path == tmp_path

@@ -6,7 +6,6 @@ compared with torchvision's before it is unpacked.
 
 import hashlib
 import logging
-import os
 import shutil
 from pathlib import Path
 
@@ -14,6 +13,7 @@ import numpy as np
 from PIL import Image
 
 from vit.images import Photo
+from vit.runs import user_cache
 
 log = logging.getLogger("vit")
 
@@ -43,7 +43,7 @@ class Archive:
 
         kind, elsewhere = SETS[name]
         self.kind = getattr(datasets, kind)
-        self.root = Path(root) if root else cache() / name
+        self.root = Path(root) if root else user_cache() / name
         unpack(self.kind, self.root, [Path(place) for place in elsewhere])
         sides = [self.kind(str(self.root), train=train) for train in (True, False)]
         self.pixels = np.concatenate([np.asarray(side.data) for side in sides])
@@ -67,11 +67,6 @@ class Archive:
         image = Image.fromarray(self.pixels[int(number)]).convert("RGB")
         box = (0, 0, image.width, image.height)
         return Photo(image, image.height, image.width, 1, self.kind.__name__, (), box)
-
-
-def cache() -> Path:
-    """The user's folder for downloaded data."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "vit"
 
 
 def files_of(kind, root: Path) -> tuple[Path, list[tuple[str, str, str]]]:

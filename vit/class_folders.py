@@ -135,7 +135,7 @@ class Layout:
             strays = [path for path in files if is_photo(path)]
             if strays:
                 log.warning(
-                    "left out %d photos beside the class folders in %s, as %s: a photo's class is "
+                    "left out %d photos beside the class folders in %s, such as %s: a photo's class is "
                     "the folder it lies in",
                     *(len(strays), folder, os.path.basename(strays[0])),
                 )

@@ -201,7 +201,9 @@ def draw_tiles(sheet: Sheet, tiles: list[Tile], pictures: dict[str, np.ndarray])
         for number, name in enumerate(tile.photos):
             sheet.paste(pictures[name], x + number * (TILE + 2), top)
         width = len(tile.photos) * (TILE + 2) - 2
-        caption = wrapped(tile.reason, width, small)[:REASON_LINES] if tile.reason else []
+        caption = wrapped(tile.reason, width, small) if tile.reason else []
+        if len(caption) > REASON_LINES:
+            caption = [*caption[: REASON_LINES - 1], f"{caption[REASON_LINES - 1]} …"]
         caption += [fitted(name, width, small) for name in tile.names]
         for number, line in enumerate(caption):
             y = top + TILE + (number + 0.85) * LINE_HEIGHT * small

@@ -90,8 +90,7 @@ def check(kind: str, opset: int | None) -> None:
     missing = [name for name in NEEDED[kind] if importlib.util.find_spec(name) is None]
     if missing:
         raise ValueError(
-            f"exporting to {kind} needs {', '.join(missing)}: pip install {' '.join(missing)} "
-            "(or this package with its extra: pip install 'vit-images[export]')"
+            f"exporting to {kind} needs {', '.join(missing)}: pip install {' '.join(missing)}"
         )
 
 

@@ -102,7 +102,7 @@ def mark_best(panels, rows: list[dict]) -> None:
     text = f"last epoch: {epoch} (no validation)"
     if np.isfinite(top1):
         text = f"best epoch: {epoch} ({100 * top1:.1f} %)"
-        panels[1].plot([epoch], [100 * top1], "o", markersize=9, mfc="none", color=GREEN)
+        panels[1].plot([epoch], [100 * top1], "o", ms=9, mfc="none", color=GREEN, clip_on=False)
     for axes in panels:
         axes.axvline(epoch, color=GREEN, linestyle=":", label=text)
         axes.grid(color="0.9")
@@ -126,13 +126,18 @@ def column(rows: list[dict], key: str) -> np.ndarray:
     return np.array([math.nan if value in (None, "") else float(value) for value in values])
 
 
-def batch(images, labels, classes, path, title: str) -> Path:
-    """Up to 32 images of a batch as the network sees them, after augmentation, with their class."""
+def batch(images, labels, classes, path, title: str, whole: int | None = None) -> Path:
+    """Up to 32 images as the network sees them, after augmentation, with their class.
+
+    Args:
+        whole: of how many they are; None: of those given.
+    """
     images = as_array(images)
     shown = images[:32]
     captions = [(short(classes[label], 16), "black") for label in as_array(labels)[:32]]
     height, width = images.shape[-2:]
-    note = f"{len(shown)} of {len(images)} images of {height} x {width} pixels (height x width)"
+    count = f"{len(shown)} of {whole or len(images):,}"
+    note = f"{count} images of {height} x {width} pixels (height x width)"
     return save(grid([upright(image) for image in shown], captions, 8)[0], path, title, note)
 
 

@@ -64,7 +64,10 @@ def open_image(stream: BinaryIO) -> Image.Image:
 def _accepts(name: str, head: bytes) -> bool:
     """Whether the format claims these first bytes, or cannot tell (a text: it is not built in)."""
     accept = Image.OPEN[name][1]
-    answer = accept is None or accept(head)
+    try:
+        answer = accept is None or accept(head)
+    except (IndexError, struct.error):  # fewer bytes than it looks at
+        return False
     return bool(answer) and not isinstance(answer, str)
 
 

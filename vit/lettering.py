@@ -4,11 +4,13 @@ For matplotlib, which draws an empty box and warns where a letter is missing, an
 stands between two dollars for a formula.
 """
 
+import logging
 from functools import cache
 from unicodedata import east_asian_width
 
 from matplotlib.font_manager import fontManager, get_font
 
+log = logging.getLogger("vit")
 # The first has Latin, Greek, Cyrillic, Arabic; of the others those that are installed are used.
 FAMILIES = (
     "DejaVu Sans",
@@ -48,7 +50,24 @@ def with_glyphs(text: str) -> str:
     The empty box that would be drawn tells no two of them apart, and matplotlib warns of each.
     """
     known = fonts()[0]
-    return "".join(c if ord(c) in known else c.encode("unicode_escape").decode() for c in text)
+    missing = sorted({c for c in text if ord(c) not in known and c.isprintable()})
+    if missing:
+        warn_of(missing[0])
+    return "".join(c if ord(c) in known else escaped(c) for c in text)
+
+
+def escaped(letter: str) -> str:
+    """A letter as Python writes it in ASCII."""
+    return letter.encode("unicode_escape").decode()
+
+
+@cache
+def warn_of(letter: str) -> None:
+    """Says that no font has it; of several letters of a script the first speaks for all."""
+    log.warning(
+        "no installed font has %s, which pictures show as %s: a font such as Noto Sans CJK helps",
+        *(letter, escaped(letter)),
+    )
 
 
 def literal(text: str) -> str:

@@ -105,10 +105,21 @@ def save(
         "versions": {"python": platform.python_version(), "torch": version("torch")},
     }
     tensors = {k: v.detach().cpu().float().contiguous() for k, v in net.state_dict().items()}
-    write_whole(path, to_bytes(tensors, metadata={"format": "pt", "vit": json.dumps(about)}))
+    content = to_bytes(tensors, metadata={"format": "pt", "vit": json.dumps(about)})
+    write_whole(path, in_order(content))
     timm_config = for_timm(net.architecture, classes, preprocess)
     if timm_config is not None:
         write_whole(path.with_name("config.json"), json.dumps(timm_config, indent=1).encode())
+
+
+def in_order(content: bytes) -> bytes:
+    """A safetensors file with its metadata sorted: the library writes them in a random order."""
+    end = 8 + int.from_bytes(content[:8], "little")
+    header = json.loads(content[8:end])
+    header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)  # tensors begin at a multiple of 8 bytes
+    return len(text).to_bytes(8, "little") + text + content[end:]
 
 
 def load(model: str | Path) -> TrainedModel:

@@ -11,7 +11,7 @@ from vit.images import Preprocess
 from vit.model import VisionTransformer
 from vit.model_file import TrainedModel
 from vit.model_file import load as load_file
-from vit.weights import native_of
+from vit.weights import named_inside, native_of
 
 PREFIX = "timm:"
 
@@ -70,16 +70,19 @@ def is_ours(path: Path) -> bool:
 
 
 def bare(path: Path, architecture: str | None, changes: dict) -> TrainedModel:
-    """A network from a state dict and its architecture's name; size and head are the file's.
+    """A network from a state dict and its architecture's name, given or in the file's header.
+
+    Size and head are the file's.
 
     Raises:
-        ValueError: no architecture, or weights that are not its.
+        ValueError: no name, or weights that are not its.
     """
     tensors = pretrained.read(path)
+    architecture = architecture or named_inside(path)
     if architecture is None:
         raise ValueError(
             f"{path} holds weights but does not say of which network: add --architecture NAME, "
-            f"one of `vit models`{named_inside(path)}"
+            "one of `vit models`"
         )
     row = catalogue.find(architecture)
     named, preprocess = pretrained.describe(architecture)
@@ -90,16 +93,6 @@ def bare(path: Path, architecture: str | None, changes: dict) -> TrainedModel:
     net.load_state_dict(pretrained.fit_weights(tensors, native, net))
     tag = row["tag"] if classes == int(row["classes"]) else ""
     return TrainedModel(net.eval(), published_classes(classes, tag), preprocess)
-
-
-def named_inside(path: Path) -> str:
-    """What a safetensors file says of its architecture, as a hint; nothing where it does not."""
-    try:
-        with safe_open(path, "pt") as file:
-            name = (file.metadata() or {}).get("architecture")
-    except Exception:  # a PyTorch file says nothing
-        return ""
-    return f"; the file itself names {name}" if name else ""
 
 
 def resized(model: TrainedModel, changes: dict) -> TrainedModel:

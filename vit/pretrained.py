@@ -20,6 +20,7 @@ from vit.architecture import Architecture
 from vit.images import Preprocess
 from vit.model import VisionTransformer
 from vit.recognise import architecture_of
+from vit.runs import user_cache
 from vit.weights import Shapes, fit_weights, named_inside, native_of, read, shapes
 
 if TYPE_CHECKING:
@@ -117,7 +118,8 @@ def network(
 def fetch(name: str) -> dict[str, Tensor]:
     """The weights of a name: from the folder below, else from where timm fetches them.
 
-    The folder is what VIT_WEIGHTS names, or ~/.cache/vit; a file in it is NAME.TAG.safetensors.
+    The folder is what VIT_WEIGHTS names, or the user's cache folder; a file in it is
+    NAME.TAG.safetensors.
 
     Raises:
         ValueError: none are published, or they cannot be fetched: says which file to put where.
@@ -126,7 +128,7 @@ def fetch(name: str) -> dict[str, Tensor]:
     full = catalogue.full_name(row)
     if not row["weights"]:
         raise ValueError(f"no weights are published for {full}")
-    folder = Path(os.environ.get("VIT_WEIGHTS") or Path.home() / ".cache" / "vit")
+    folder = Path(os.environ.get("VIT_WEIGHTS") or user_cache())
     path = folder / f"{full}.safetensors"
     if path.is_file():
         return read(path)

@@ -23,6 +23,7 @@ def strengths(rows: list[dict], path, title: str) -> Path:
     loss.set_ylabel("negative log-likelihood (nats)")
     accuracy.set_ylabel("top-1 accuracy (%)")
     accuracy.set(xlabel="L2 strength: stronger to the right", xscale="log")
+    accuracy.set_ylim(top=min(accuracy.get_ylim()[1], 101))  # no accuracy is above 100, dots are
     top1 = column([best], "val_top1")[0]
     reached = f" ({100 * top1:.1f} %)" if np.isfinite(top1) else " (no validation)"
     for axes in panels:

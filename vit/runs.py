@@ -10,11 +10,16 @@ import json
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 # Child processes of a distributed run find the folder that the launching process made here.
 FOLDER_VARIABLE = "VIT_RUN_FOLDER"
+
+
+def user_cache() -> Path:
+    """The folder in which this program keeps what it can fetch or find out again."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "vit"
 
 
 class RunFolder:
@@ -53,6 +58,8 @@ class RunFolder:
         """Removes the folder of a run that failed before its first step."""
         if not self.config.exists():
             shutil.rmtree(self.path, ignore_errors=True)
+            with suppress(OSError):  # there are other runs beside it
+                self.path.parent.rmdir()
 
     def read_summary(self) -> dict:
         """The content of summary.json."""
@@ -81,7 +88,7 @@ def create(root: Path, name: str) -> RunFolder:
     number = 1 + max((int(p.name) for p in folder.iterdir() if p.name.isdecimal()), default=0)
     while True:
         try:
-            (folder / str(number)).mkdir()
+            (folder / str(number)).mkdir(parents=True)  # an empty folder may have gone again
             break
         except FileExistsError:  # another process was faster
             number += 1

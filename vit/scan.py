@@ -17,12 +17,12 @@ from pathlib import Path
 import pi_heif
 import PIL
 
-from vit.archives import cache
 from vit.commands.progress import Progress
 from vit.cores import default_workers
 from vit.folder import Folder
 from vit.images import UnreadableImage, read
 from vit.items import NAMED, Item
+from vit.runs import user_cache
 
 log = logging.getLogger("vit")
 RULES = 1  # to be raised when this package reads files that it could not, or no longer can
@@ -217,7 +217,7 @@ class Memory:
 def memory_folder() -> Path:
     """Where scans are remembered: VIT_SCAN_CACHE, or in the user's cache folder."""
     named = os.environ.get("VIT_SCAN_CACHE")
-    return Path(named) if named else cache() / "scan"
+    return Path(named) if named else user_cache() / "scan"
 
 
 def settled(checked: list[Checked]) -> list[Checked]:

@@ -175,7 +175,8 @@ def draw_bins(axes, count: np.ndarray, sure: np.ndarray, right: np.ndarray, styl
 
 def explain_sides(axes) -> None:
     """Percent axes, and what it means to be above or below the diagonal."""
-    style = {"color": GREY, "fontsize": 9, "style": "italic"}
+    ground = {"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 1}
+    style = {"color": GREY, "fontsize": 9, "style": "italic", "bbox": ground}
     axes.text(2, 98, "underconfident:\nright more often than it says", va="top", **style)
     axes.text(98, 2, "overconfident:\nright less often than it says", ha="right", **style)
     axes.set(xlim=(-2, 102), ylim=(-2, 102), ylabel="how often it is right: accuracy (%)")

@@ -40,7 +40,8 @@ class Line:
 
 def wrapped(text: str, width: float, size: float, bold: bool = False) -> list[str]:
     """The text in lines no wider than `width`; a word that is wider loses its middle."""
-    words = with_glyphs(" ".join(str(text).split())).split(" ")
+    text = with_glyphs(" ".join(str(text).split()))
+    words = text.replace(" %", "\u00a0%").split(" ")  # a number keeps its sign
     lines = []
     while words:
         count = fitting(words, width, size, bold)

@@ -83,7 +83,7 @@ def frames(path: str) -> Iterator[Frame]:
             seconds = frame.seconds if frame.seconds > before else before + float(CLOCK)
             yield replace(frame, seconds=seconds)
             count, before = count + 1, seconds
-    except (OSError, ValueError, SyntaxError, EOFError) as error:
+    except Exception as error:  # broken files make Pillow raise nearly everything
         words = " ".join(str(error).split()) or type(error).__name__
         raise UnreadableImage(f"broken after {count} frames: {words}") from error
     if not count:
@@ -184,7 +184,6 @@ def av():
         import av as library
     except ImportError as error:
         raise ValueError(
-            "animations and videos need PyAV, which is not installed: pip install 'vit-images[video]' "
-            "or pip install av"
+            "animations and videos need PyAV, which is not installed: pip install av"
         ) from error
     return library

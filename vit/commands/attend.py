@@ -47,7 +47,7 @@ def add_question(group) -> None:
     )
     group.add_argument(
         "--layers",
-        metavar="all|last:K|A-B",
+        metavar="all|last:K|A-B|A",
         help="which layers, from 1 at the image (default: last:2 for rollout, whose paper takes all)",
     )
     group.add_argument(

@@ -85,7 +85,7 @@ def warn_of_missing(judged: dict[str, Predictions], tune: str) -> None:
         taken = f"L2 strength {WITHOUT_VALIDATION:g}" if tune == "probe" else "the last epoch"
         log.warning("no validation part: %s is taken", taken)
     if "test" not in judged:
-        log.warning("no test part: what is measured, if anything, is the validation part")
+        log.warning("no test part: the results are of validation, which also chose what was kept")
 
 
 def summarise(
@@ -147,7 +147,7 @@ def draw_batch(parts: "Assembly", title: str) -> None:
     torch.manual_seed(mix(seed, 0, 0, 0))
     images = parts.classifier.augment(train.pixels(rows, (seed, 0)))
     labels = train.labels.cpu()[rows]
-    figures.batch(images, labels, classes, parts.folder.picture("batch"), title)
+    figures.batch(images, labels, classes, parts.folder.picture("batch"), title, len(train))
 
 
 @torch.inference_mode()
