@@ -16,7 +16,7 @@ from vit.marks import GRID, OUTLIER, gridded, outlined
 from vit.overlay import LEAST_TOP, colour_map, overlay
 from vit.page import Panel, page
 from vit.sinks import MANY_TIMES
-from vit.typeset import fitted, measured, wrapped
+from vit.typeset import fitted, measured, shortened, wrapped
 
 ODD = [
     "10",
@@ -125,6 +125,17 @@ def test_lines_keep_to_their_width_and_lose_no_word():
     [long] = wrapped("x" * 300, 200, 13)
     assert measured(long, 13) <= 200 and "…" in long
     assert fitted("a b", 200, 13) == "a b" and fitted("anything", 1, 13) == "…"
+
+
+def test_lines_that_are_left_out_are_missed():
+    lines = ["one", "two", "three"]
+    assert shortened(lines, 3) == lines
+    assert shortened(lines, 2) == ["one", "two …"]
+
+
+def test_a_number_keeps_its_sign():
+    width = measured("the heat: 10", 12)
+    assert wrapped("the heat: 10 % of it", width, 12) == ["the heat:", "10\u00a0% of it"]
 
 
 def test_the_colour_bar_has_all_colours_in_order():
@@ -452,7 +463,10 @@ def test_the_patch_that_looks_is_counted_as_its_option_takes_it():
 def test_what_belongs_to_no_class_is_said():
     assert captions.of_no_class(1).startswith("This map belongs to no class")
     assert captions.of_no_class(3).startswith("These maps belong to no class")
-    assert captions.of_no_class(3, ["a", "b"]).startswith("Maps of a, b belong to no class")
+    assert captions.of_no_class(3, ["a"]).startswith("Maps of a belong")
+    assert captions.of_no_class(3, ["a", "b", "c"]).startswith(
+        "Maps of a, b and c belong to no class"
+    )
 
 
 def test_lines_and_squares_are_explained():

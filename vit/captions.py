@@ -153,7 +153,7 @@ def of_no_class(maps: int, names: Sequence[str] = ()) -> str:
     """
     which = "This map belongs" if maps == 1 else "These maps belong"
     if names:
-        which = f"Maps of {', '.join(names)} belong"
+        which = f"Maps of {' and '.join(filter(None, [', '.join(names[:-1]), names[-1]]))} belong"
     return f"{which} to no class: where the network looks at all, not what speaks for its answer."
 
 

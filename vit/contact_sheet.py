@@ -20,7 +20,7 @@ from vit.folder import Folder
 from vit.images import UnreadableImage, read
 from vit.items import Item
 from vit.sheet import LINE_HEIGHT, Sheet
-from vit.typeset import FAINT, INK, Line, fitted, measured, wrapped
+from vit.typeset import FAINT, INK, Line, fitted, measured, shortened, wrapped
 
 WIDTH, MARGIN, EM, GAP = 1400, 30, 15, 8  # pixels
 # (up to so many classes, columns of classes beside each other, side of a photo in pixels)
@@ -202,8 +202,7 @@ def draw_tiles(sheet: Sheet, tiles: list[Tile], pictures: dict[str, np.ndarray])
             sheet.paste(pictures[name], x + number * (TILE + 2), top)
         width = len(tile.photos) * (TILE + 2) - 2
         caption = wrapped(tile.reason, width, small) if tile.reason else []
-        if len(caption) > REASON_LINES:
-            caption = [*caption[: REASON_LINES - 1], f"{caption[REASON_LINES - 1]} …"]
+        caption = shortened(caption, REASON_LINES)
         caption += [fitted(name, width, small) for name in tile.names]
         for number, line in enumerate(caption):
             y = top + TILE + (number + 0.85) * LINE_HEIGHT * small

@@ -13,10 +13,11 @@ import numpy as np
 
 from vit.legend import Text, legend
 from vit.sheet import LINE_HEIGHT, Sheet
-from vit.typeset import Line, measured, wrapped
+from vit.typeset import Line, measured, shortened, wrapped
 
 LEAST_EM, MOST_EM = 13, 26  # size of the letters, pixels
 LEAST_WIDTH = 38  # of a page's text, in em
+HEADING_LINES = 5  # of a panel
 NARROW, BESIDE = 24, 28  # panels narrower than this have the legend beside them, so wide, in em
 
 
@@ -101,7 +102,10 @@ def set_row(
         names: the width that is left for it, pixels.
     """
     sheet.y = math.ceil(sheet.y + gap)
-    headings = [wrapped(panel.heading, panel.pixels.shape[1], sheet.em)[:3] for panel in row]
+    headings = [
+        shortened(wrapped(panel.heading, panel.pixels.shape[1], sheet.em), HEADING_LINES)
+        for panel in row
+    ]
     deep = max(
         len(lines) if panel.heading else 0 for panel, lines in zip(row, headings, strict=True)
     )

@@ -50,6 +50,11 @@ def wrapped(text: str, width: float, size: float, bold: bool = False) -> list[st
     return lines
 
 
+def shortened(lines: list[str], most: int) -> list[str]:
+    """At most so many lines, the last of which says where there were more."""
+    return lines if len(lines) <= most else [*lines[: most - 1], f"{lines[most - 1]} …"]
+
+
 def fitting(words: list[str], width: float, size: float, bold: bool) -> int:
     """How many of the first words stand on one line of that width."""
     space = measured("n n", size, bold) - 2 * measured("n", size, bold)
