@@ -84,6 +84,7 @@ def test_packaged_configurations_are_found_from_anywhere(command, tmp_path):
     assert (tmp_path / "runs" / "quickstart" / "1" / "summary.json").is_file()
 
 
+@pytest.mark.full
 def test_several_seeds_make_a_table(command, tmp_path):
     done = command("--seeds", 2, "--optim.epochs", 1, *QUICK, "--run.root", tmp_path)
     assert "# test top-1" in done.stdout

@@ -102,7 +102,7 @@ def test_photos_beside_class_folders_are_reported(tmp_path, caplog):
     assert set(labels(tmp_path)) == {"train/a/x.png", "train/b/x.png"}
     assert f"left out 2 photos beside the class folders in {tmp_path / 'train'}" in caplog.text
     assert "as stray.png" in caplog.text
-    assert f"left out 1 photos beside the class folders in {tmp_path}, as y.png" in caplog.text
+    assert f"left out 1 photos beside the class folders in {tmp_path}, such as y.png" in caplog.text
 
 
 def test_folders_with_a_systems_names_are_left_out_aloud(tmp_path, caplog):

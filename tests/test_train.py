@@ -509,6 +509,7 @@ def test_a_signal_saves_and_says_how_to_go_on(tmp_path, command, number, code):
     assert checkpoint(folder)["global_step"] >= 20
 
 
+@pytest.mark.full
 def test_an_infinite_loss_stops_with_advice(tmp_path, command):
     words = ["--optim.lr", "1e30", "--optim.clip", "0", "--optim.warmup_epochs", "0"]
     done = command(*words, "--run.root", tmp_path, check=False)
@@ -519,6 +520,7 @@ def test_an_infinite_loss_stops_with_advice(tmp_path, command):
     assert not (tmp_path / "quickstart" / "1" / "checkpoints" / "last.ckpt").exists()
 
 
+@pytest.mark.full
 def test_a_finished_run_is_not_run_again(tmp_path, command):
     command(*QUICK, "--optim.epochs", 1, "--run.root", tmp_path)
     folder = tmp_path / "quickstart" / "1"
