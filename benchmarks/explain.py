@@ -69,11 +69,10 @@ from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 import vit
-from vit import images as photos
-from vit import pretrained
+from vit import fitting, images, pretrained
 from vit.attention_rows import Layer, fusing, on_grid, what_is_read
 from vit.explain import explain, keep
-from vit.images import Preprocess
+from vit.fitting import Preprocess
 from vit.methods import METHOD, Ask, layers_used
 from vit.normalise import normalise
 
@@ -99,8 +98,8 @@ CONTROLS = ("control: centre Gaussian", "control: random")
 
 def pixels(path: Path, preprocess: Preprocess) -> Tensor:
     """A photo as the network's pixels: (3, side, side), uint8."""
-    photo = photos.read(str(path), at_least=preprocess.resized)
-    return torch.from_numpy(photos.fit(photo, preprocess).pixels).permute(2, 0, 1)
+    photo = images.read(str(path), at_least=preprocess.resized)
+    return torch.from_numpy(fitting.fit(photo, preprocess).pixels).permute(2, 0, 1)
 
 
 def pairs(folder: Path, count: int, preprocess: Preprocess) -> tuple[Tensor, Tensor]:
@@ -130,7 +129,7 @@ def with_head(weights: str, folder: Path) -> tuple[vit.VisionTransformer, Prepro
         (path, label)
         for label, one in enumerate(classes)
         for path in sorted(one.iterdir())
-        if photos.is_image(path)
+        if images.is_image(path)
     ]
     seen = torch.stack([pixels(path, preprocess) for path, _ in files])
     labels = torch.tensor([label for _, label in files])

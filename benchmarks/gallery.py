@@ -19,6 +19,7 @@ from PIL import Image
 from vit import captions, images, pretrained
 from vit.canvas import PLAIN, canvas, heat_affine
 from vit.explain import explain
+from vit.fitting import fit
 from vit.layouts import Map, common_top, painted
 from vit.legend import Text
 from vit.normalise import normalise
@@ -42,7 +43,7 @@ def main() -> None:
     drawn, heats = [], {layers: [] for layers in ROWS.values() if layers}
     for name in PHOTOS.values():
         photo = images.read(stored(name))
-        fitted = images.fit(photo, preprocess)
+        fitted = fit(photo, preprocess)
         drawn.append(canvas(photo, heat_affine(fitted, net.architecture.patch_size), SIDE))
         pixels = normalise(torch.from_numpy(fitted.pixels).permute(2, 0, 1)[None], preprocess)
         for layers, found in heats.items():

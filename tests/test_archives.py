@@ -11,10 +11,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 import torchvision
+from safetensors.torch import save_file
 
 from vit.archives import SETS, Archive
-from vit.runs import user_cache
+from vit.pretrained import fetch
+from vit.user_cache import user_cache
 
 DEBIAN = Path("/usr/share/datasets/fashion-mnist")
 FIRST_FILE = {
@@ -140,3 +143,13 @@ def test_a_download_that_is_cut_off_leaves_nothing(tmp_path, served):
 def test_the_cache_is_the_users(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert user_cache() == tmp_path / "vit"
+
+
+def test_weights_belong_into_the_users_cache_too(monkeypatch, tmp_path):
+    name = "vit_tiny_patch16_224.augreg_in21k_ft_in1k"
+    (tmp_path / "vit").mkdir()
+    kept = {"head.bias": torch.arange(3.0)}
+    save_file(kept, tmp_path / "vit" / f"{name}.safetensors")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.delenv("VIT_WEIGHTS", raising=False)
+    assert torch.equal(fetch(name)["head.bias"], kept["head.bias"])

@@ -18,8 +18,9 @@ from vit.attending import MOST_PNG, encoded
 from vit.captions import MEANINGS
 from vit.cli import Parser, main
 from vit.commands.attend import LAYOUTS, METHODS, add_arguments, name_of
+from vit.fitting import Preprocess, fit
 from vit.head_maps import head_maps
-from vit.images import Preprocess, fit, read
+from vit.images import read
 from vit.looking import answers
 from vit.output_names import stems_of
 from vit.overlay import colour_map, overlay, scale_top

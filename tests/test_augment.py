@@ -18,7 +18,6 @@ from vit.augment import (
     Augment,
     erase,
     flip,
-    mixup_cutmix,
     pad_crop,
     random_boxes,
     resized_crop,
@@ -26,6 +25,7 @@ from vit.augment import (
 )
 from vit.auto_augment import draw_jitter, draw_rand, draw_three, draw_trivial, strength_table
 from vit.image_operations import GEOMETRY, INDEX, OPERATIONS, apply_operations
+from vit.mixing import mixup_cutmix
 
 POLICIES = {"trivial": v2.TrivialAugmentWide, "rand": v2.RandAugment}
 THEIR_NAMES = {

@@ -21,7 +21,8 @@ import vit
 from vit import catalogue
 from vit.architecture import Architecture
 from vit.cli import main
-from vit.images import fit, read
+from vit.fitting import fit
+from vit.images import read
 from vit.pretrained import describe, fetch, network
 
 ROOT = Path(__file__).parents[1]

@@ -194,7 +194,7 @@ def test_details_are_limited_in_print_and_whole_in_json(tmp_path, capsys):
 def test_training_divides_and_leaves_out_the_same(tmp_path):
     """Against what training's own data module makes of the folder."""
     from vit.data import ImageData
-    from vit.images import Preprocess
+    from vit.fitting import Preprocess
     from vit.settings import Data
 
     root = flat(tmp_path, {"a": 21, "b": 14})

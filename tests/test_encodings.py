@@ -14,7 +14,8 @@ import torch
 from PIL import Image, ImageCms
 
 import vit
-from vit.images import Preprocess, fit, read
+from vit.fitting import Preprocess, fit
+from vit.images import read
 from vit.model_file import TrainedModel
 from vit.model_source import open_model
 

@@ -12,7 +12,7 @@ import torch
 import vit
 from vit import export
 from vit.cli import main
-from vit.images import Preprocess
+from vit.fitting import Preprocess
 
 CLASSES = ["10", "2", "a b", "猫", "O'Brien", "<b>x</b>"]
 # one of each kind of pooling, tokens, blocks: what the tracers may stumble over

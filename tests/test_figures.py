@@ -655,11 +655,12 @@ def test_short_names(name, most, expected):
 
 def test_letters_without_a_glyph_are_told_apart(monkeypatch, caplog):
     known = frozenset(range(32, 127))
-    lettering.warn_of.cache_clear()
+    lettering.warn_of_missing.cache_clear()
     monkeypatch.setattr(lettering, "fonts", lambda: (known, ["DejaVu Sans"]))
     assert lettering.short("猫", 9) == r"\u732b" != lettering.short("犬", 9)
     assert lettering.short("猫\n", 9) == r"\u732b\n"
-    assert caplog.text.count(r"no installed font has 猫, which pictures show as \u732b") == 1
+    assert caplog.text.count("no installed font has are drawn as their codes") == 1
+    assert caplog.text.count("a font such as Noto Sans CJK helps") == 1
     monkeypatch.setattr(lettering, "fonts", lambda: (known | {0x732B}, ["DejaVu Sans"]))
     assert lettering.short("猫", 9) == "猫"
     assert lettering.short("猫" * 5, 6) == "猫…猫"  # they are as wide as two letters each

@@ -20,7 +20,7 @@ from vit import catalogue, model_file, origin, pretrained, probe, runs
 from vit import config as settings
 from vit.commands import fit_probe, train
 from vit.commands.finish import warn_of_missing
-from vit.images import Preprocess
+from vit.fitting import Preprocess
 from vit.runs import RunFolder
 
 NATIVE = {"img_size": 12, "patch_size": 4, "embed_dim": 16, "depth": 2, "num_heads": 2}

@@ -23,7 +23,8 @@ import numpy as np
 import pytest
 from PIL import Image, ImageCms, ImageFile
 
-from vit.images import Photo, Preprocess, UnreadableImage, fit, is_image, read
+from vit.fitting import Preprocess, fit
+from vit.images import Photo, UnreadableImage, is_image, read
 
 HEIGHT, WIDTH = 64, 96
 

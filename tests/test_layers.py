@@ -9,10 +9,11 @@ import pytest
 
 PACKAGE = Path(__file__).parents[1] / "vit"
 LEVELS = [
-    "settings items output_names runs spectrum grouping cores",
+    "settings items output_names runs spectrum grouping cores user_cache",
     "config near architecture attention patch_embed colour image_operations overlay metrics lettering",
     "class_names rows commands.progress formats auto_augment calibration pieces typeset marks",
-    "attention_tiles images class_folders tables augment blocks pooling memory loggers sheet",
+    "attention_tiles images class_folders tables augment mixing blocks pooling memory loggers sheet",
+    "fitting",
     "archives folder model normalise recognise catalogue timm_config legend canvas video",
     "weights lora page captions",
     "attention_rows datasets scan layouts",
@@ -28,7 +29,8 @@ LEVELS = [
     "pretrained export question",
     "looking",
     "model_source views origin",
-    "callbacks commands.options depict",
+    "training_progress commands.options depict",
+    "callbacks",
     "assembly filming",
     "commands.finish commands.fit_probe attending",
     "commands.train commands.predict commands.export commands.evaluate commands.attend",
@@ -41,6 +43,7 @@ LEVEL = {name: level for level, names in enumerate(LEVELS) for name in names.spl
 FOR_TYPES = {
     ("inference", "model_file"),
     ("evaluation", "model_file"),
+    ("training_progress", "callbacks"),
 }
 
 

@@ -9,7 +9,8 @@ from PIL import Image
 from vit import captions
 from vit.architecture import Architecture
 from vit.canvas import Style, canvas, drawn_size, heat_affine, patch_at
-from vit.images import Fitted, Photo
+from vit.fitting import Fitted
+from vit.images import Photo
 from vit.layouts import Arrangement, Map, columns_for, common_top, compose, headed, panel_size
 from vit.legend import Answer, Text, percent_of, ticks_of
 from vit.marks import GRID, OUTLIER, gridded, outlined

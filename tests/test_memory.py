@@ -10,7 +10,7 @@ import torch
 from vit import cli, data, memory, runs, tuning
 from vit import config as settings
 from vit.commands import finish, train
-from vit.images import Preprocess
+from vit.fitting import Preprocess
 from vit.settings import Data
 
 OPTIONS = ("--data.batch_size", "--optim.accumulate")

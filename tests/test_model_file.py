@@ -9,7 +9,7 @@ import torch
 
 import vit
 from vit import model_file
-from vit.images import Preprocess
+from vit.fitting import Preprocess
 from vit.model_file import TrainedModel
 
 CLASSES = ["10", "2", "a b", "猫", "O'Brien", "<b>x</b>"]

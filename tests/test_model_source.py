@@ -10,7 +10,7 @@ from timm.data import ImageNetInfo
 
 import vit
 from vit import class_names
-from vit.images import Preprocess
+from vit.fitting import Preprocess
 from vit.model_source import open_model
 
 NAME = "vit_tiny_patch16_224"

@@ -10,7 +10,8 @@ import pytest
 from PIL import Image
 
 from vit import photos
-from vit.images import Preprocess, read
+from vit.fitting import Preprocess
+from vit.images import read
 
 SMALL = Preprocess((8, 8))
 

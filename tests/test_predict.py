@@ -24,7 +24,7 @@ from PIL import Image
 import vit
 from vit.cli import configure_messages, main
 from vit.commands.progress import Progress
-from vit.images import Preprocess
+from vit.fitting import Preprocess
 from vit.inference import Computing, logits
 
 CLASSES = ["10", "2", "a b", "猫", "O'Brien", "<b>x</b>"]

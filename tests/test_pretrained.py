@@ -15,7 +15,8 @@ from torch import Tensor, nn
 
 import vit
 from vit.explain import raw
-from vit.images import fit, read
+from vit.fitting import fit
+from vit.images import read
 from vit.normalise import normalise
 from vit.patch_embed import resize_pos_embed
 

@@ -12,7 +12,8 @@ from PIL import Image
 from vit import images, loaders, scan
 from vit.data import ImageData
 from vit.datasets import Folder
-from vit.images import Preprocess, UnreadableImage, read
+from vit.fitting import Preprocess
+from vit.images import UnreadableImage, read
 from vit.settings import Data
 
 

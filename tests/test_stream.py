@@ -18,7 +18,8 @@ from vit import datasets, runs
 from vit.commands import train
 from vit.data import ImageData
 from vit.datasets import Folder
-from vit.images import Preprocess, fit, read
+from vit.fitting import Preprocess, fit
+from vit.images import read
 from vit.loaders import EvalLoader, Part, TrainLoader, mix
 from vit.opener import random_box
 from vit.settings import Data

@@ -20,6 +20,7 @@ from vit import assembly, datasets, runs
 from vit import config as settings
 from vit.commands import train
 from vit.commands.finish import finish
+from vit.commands.progress import rate_text
 from vit.tuning import rate
 
 PICTURES = ("curves", "confusion", "batch", "mistakes", "attention", "per_class", "reliability")
@@ -538,12 +539,10 @@ def test_trains_outside_the_main_thread(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("speed", "said"), [(0.34, "0.3"), (6.27, "6.3"), (75.2, "75.2"), (12345.6, "12,346")]
+    ("speed", "said"), [(0.34, "0.34"), (6.274, "6.27"), (75.21, "75.2"), (12345.6, "12,346")]
 )
 def test_slow_training_has_a_speed_too(speed, said):
-    from vit.callbacks import digits
-
-    assert digits(speed) == said
+    assert rate_text(speed) == said
 
 
 def test_validation_may_be_switched_off(tmp_path):

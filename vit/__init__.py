@@ -11,7 +11,7 @@ _HOME = {
     "Architecture": "vit.model",
     "VisionTransformer": "vit.model",
     "SelfAttention": "vit.attention",
-    "Preprocess": "vit.images",
+    "Preprocess": "vit.fitting",
     "from_timm": "vit.pretrained",
     "load": "vit.model_source",
     "save": "vit.model_file",

@@ -13,7 +13,7 @@ import numpy as np
 from PIL import Image
 
 from vit.images import Photo
-from vit.runs import user_cache
+from vit.user_cache import user_cache
 
 log = logging.getLogger("vit")
 

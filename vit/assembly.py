@@ -48,10 +48,11 @@ def assemble(config: Config, folder: RunFolder, resumed: bool = False) -> Assemb
     from vit import loggers, origin, tuning
     from vit.augment import Augment
     from vit.balance import class_weights
-    from vit.callbacks import Recorder, ShowProgress, StopOnSignal
+    from vit.callbacks import Recorder, StopOnSignal
     from vit.classifier import Classifier
     from vit.data import ImageData
     from vit.loaders import mix
+    from vit.training_progress import ShowProgress
 
     start = origin.of(config, folder)
     config = resolve(origin.filled(config, start), start.architecture)

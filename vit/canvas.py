@@ -11,7 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 from PIL import Image
 
-from vit.images import Fitted, Photo
+from vit.fitting import Fitted
+from vit.images import Photo
 from vit.marks import CHOSEN, gridded, outlined
 from vit.overlay import SQUARE_PIXELS_FROM, overlay
 

@@ -11,10 +11,11 @@ import torch.nn.functional as F
 from lightning.pytorch import LightningModule
 from torch import Tensor
 
-from vit.augment import Augment, mixup_cutmix
-from vit.images import Preprocess
+from vit.augment import Augment
+from vit.fitting import Preprocess
 from vit.loaders import mix
 from vit.metrics import Predictions
+from vit.mixing import mixup_cutmix
 from vit.model import VisionTransformer
 from vit.normalise import normalise
 from vit.settings import Optim
@@ -28,7 +29,7 @@ class Classifier(LightningModule):
         net: the network.
         config: how it learns.
         augment: uint8 (B, 3, height, width) -> the same, varied.
-        mixing: (mixup, cutmix), the alphas of `augment.mixup_cutmix`.
+        mixing: (mixup, cutmix), the alphas of `mixing.mixup_cutmix`.
         preprocess: mean and standard deviation that the network takes.
         seed: of all chance in training.
         class_weights: (C,), how much an image of each class counts in the loss; None: all the same.

@@ -15,7 +15,7 @@ from vit.augment import Augment
 from vit.balance import class_weights
 from vit.cores import default_workers
 from vit.datasets import Folder, Item
-from vit.images import Preprocess
+from vit.fitting import Preprocess
 from vit.loaders import EvalLoader, Part, TrainLoader
 from vit.memory import ran_out
 from vit.settings import Data

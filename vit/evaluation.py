@@ -10,7 +10,7 @@ import torch
 
 from vit import datasets
 from vit.datasets import Item
-from vit.images import fit
+from vit.fitting import fit
 from vit.inference import DEFAULT, Computing, logits, require_classes
 from vit.metrics import Predictions
 

@@ -15,6 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
+from vit.commands.progress import rate_text
 from vit.lettering import fonts, literal, short, with_glyphs
 from vit.overlay import LEAST_TOP, MASS_BELOW_TOP, colour_map, overlay, resized, scale_top
 
@@ -75,8 +76,8 @@ def throughput(axes, timing: list[dict]) -> None:
     speeds = column(timing, "images_per_second")
     from_zero(axes, column(timing, "epoch"), speeds, "images/s")
     median = np.nanmedian(speeds)
-    number = f"{median:,.0f}" if median >= 100 else f"{median:.3g}"
-    line = axes.axhline(median, color=BLUE, linestyle="--", label=f"median: {number} images/s")
+    text = f"median: {rate_text(median)} images/s"
+    line = axes.axhline(median, color=BLUE, linestyle="--", label=text)
     axes.legend(
         handles=[line], frameon=False, loc="lower right", bbox_to_anchor=(1, 1), borderpad=0
     )

@@ -18,7 +18,8 @@ import torch
 from vit.canvas import Style, canvas, drawn_size, heat_affine, patch_at
 from vit.depict import Drawing, mapped, worded
 from vit.explain import Explanation
-from vit.images import Fitted, Photo, fit
+from vit.fitting import Fitted, fit
+from vit.images import Photo
 from vit.layouts import ONE_EACH, Map, common_top, painted
 from vit.legend import Text
 from vit.looking import answers, asked, for_class, mass_of, named, notes_of

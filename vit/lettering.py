@@ -50,9 +50,9 @@ def with_glyphs(text: str) -> str:
     The empty box that would be drawn tells no two of them apart, and matplotlib warns of each.
     """
     known = fonts()[0]
-    missing = sorted({c for c in text if ord(c) not in known and c.isprintable()})
-    if missing:
-        warn_of(missing[0])
+    for letter in text:
+        if ord(letter) not in known and letter.isprintable():
+            warn_of_missing(letters(letter) == 2)
     return "".join(c if ord(c) in known else escaped(c) for c in text)
 
 
@@ -62,12 +62,10 @@ def escaped(letter: str) -> str:
 
 
 @cache
-def warn_of(letter: str) -> None:
-    """Says that no font has it; of several letters of a script the first speaks for all."""
-    log.warning(
-        "no installed font has %s, which pictures show as %s: a font such as Noto Sans CJK helps",
-        *(letter, escaped(letter)),
-    )
+def warn_of_missing(wide: bool) -> None:
+    """Says once, and once more of Chinese, Japanese and Korean letters, that some cannot be drawn."""
+    help_ = ": a font such as Noto Sans CJK helps" if wide else ""
+    log.warning("letters that no installed font has are drawn as their codes, \\u732b%s", help_)
 
 
 def literal(text: str) -> str:

@@ -15,7 +15,8 @@ from torch import Tensor
 from vit.commands.progress import Progress
 from vit.cores import default_workers
 from vit.datasets import Item, Source
-from vit.images import Preprocess, UnreadableImage, fit
+from vit.fitting import Preprocess, fit
+from vit.images import UnreadableImage
 
 MANY = 1000  # so many images to read are worth a line of progress
 

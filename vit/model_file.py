@@ -17,7 +17,7 @@ from pathlib import Path
 from safetensors import safe_open
 from safetensors.torch import save as to_bytes
 
-from vit.images import Preprocess
+from vit.fitting import Preprocess
 from vit.model import Architecture, VisionTransformer
 from vit.runs import write_whole
 from vit.timm_config import for_timm

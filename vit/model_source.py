@@ -7,7 +7,7 @@ from safetensors import safe_open
 
 from vit import catalogue, pretrained
 from vit.class_names import published_classes
-from vit.images import Preprocess
+from vit.fitting import Preprocess
 from vit.model import VisionTransformer
 from vit.model_file import TrainedModel
 from vit.model_file import load as load_file

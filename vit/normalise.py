@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from vit.images import Preprocess
+from vit.fitting import Preprocess
 
 
 def normalise(images: Tensor, preprocess: Preprocess) -> Tensor:

@@ -17,7 +17,7 @@ from torch.utils.data import get_worker_info
 
 from vit.augment import CROP_RATIO, random_boxes
 from vit.datasets import Item, Source
-from vit.images import Preprocess, fit
+from vit.fitting import Preprocess, fit
 from vit.loaders import mix, since
 
 ENLARGED = 2.0  # a photo is decoded at least this much larger than needed, as images.read does

@@ -13,7 +13,7 @@ from vit import pretrained, tuning
 from vit.architecture import Architecture
 from vit.augment import Augment
 from vit.config import Config
-from vit.images import Preprocess
+from vit.fitting import Preprocess
 from vit.model import VisionTransformer
 from vit.pretrained import PREFIX, Pretrained
 from vit.runs import RunFolder, write_whole

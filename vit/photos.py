@@ -16,8 +16,9 @@ from typing import Any
 
 from vit.cores import default_workers
 from vit.datasets import hidden, natural
+from vit.fitting import Fitted, Preprocess, fit
 from vit.formats import SUFFIXES
-from vit.images import Fitted, Photo, Preprocess, UnreadableImage, fit, is_image, read
+from vit.images import Photo, UnreadableImage, is_image, read
 
 log = logging.getLogger("vit")
 

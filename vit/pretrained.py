@@ -17,10 +17,10 @@ from torch import Tensor
 
 from vit import catalogue, model_file
 from vit.architecture import Architecture
-from vit.images import Preprocess
+from vit.fitting import Preprocess
 from vit.model import VisionTransformer
 from vit.recognise import architecture_of
-from vit.runs import user_cache
+from vit.user_cache import user_cache
 from vit.weights import Shapes, fit_weights, named_inside, native_of, read, shapes
 
 if TYPE_CHECKING:

@@ -17,11 +17,6 @@ from pathlib import Path
 FOLDER_VARIABLE = "VIT_RUN_FOLDER"
 
 
-def user_cache() -> Path:
-    """The folder in which this program keeps what it can fetch or find out again."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "vit"
-
-
 class RunFolder:
     """The files of one run.
 
@@ -84,11 +79,10 @@ def create(root: Path, name: str) -> RunFolder:
     if parent := os.environ.get(FOLDER_VARIABLE):
         return RunFolder(Path(parent))
     folder = Path(root) / name
-    folder.mkdir(parents=True, exist_ok=True)
-    number = 1 + max((int(p.name) for p in folder.iterdir() if p.name.isdecimal()), default=0)
+    number = 1 + max((int(p.name) for p in folder.glob("*") if p.name.isdecimal()), default=0)
     while True:
         try:
-            (folder / str(number)).mkdir(parents=True)  # an empty folder may have gone again
+            (folder / str(number)).mkdir(parents=True)
             break
         except FileExistsError:  # another process was faster
             number += 1

@@ -22,7 +22,7 @@ from vit.cores import default_workers
 from vit.folder import Folder
 from vit.images import UnreadableImage, read
 from vit.items import NAMED, Item
-from vit.runs import user_cache
+from vit.user_cache import user_cache
 
 log = logging.getLogger("vit")
 RULES = 1  # to be raised when this package reads files that it could not, or no longer can

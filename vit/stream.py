@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from vit.datasets import Item, Source
-from vit.images import Preprocess
+from vit.fitting import Preprocess
 from vit.loaders import numbers
 from vit.opener import Opener, Problem, Task, name
 

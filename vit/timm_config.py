@@ -5,7 +5,7 @@ epsilon) comes from a base name that has it, all else from arguments.
 """
 
 from vit.architecture import Architecture
-from vit.images import Preprocess
+from vit.fitting import Preprocess
 
 CROP_MODES = {"crop": "center", "pad": "border", "squash": "squash"}
 ACTIVATIONS = {"swiglu": "silu", "swiglu_packed": "silu"}

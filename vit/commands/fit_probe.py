@@ -13,7 +13,7 @@ from torch import Tensor
 from vit import probe, runs
 from vit.balance import class_weights
 from vit.callbacks import publish
-from vit.commands.progress import Progress
+from vit.commands.progress import Progress, rate_text
 from vit.normalise import normalise
 
 if TYPE_CHECKING:
@@ -74,7 +74,9 @@ def extract(parts: "Assembly", part: str) -> Tensor:
             progress.advance(len(rows))
     if count:
         speed = count / (time.perf_counter() - began)
-        print(f"features of {count:,} {WORDS[part]} images  {speed:,.1f} images/s", flush=True)
+        print(
+            f"features of {count:,} {WORDS[part]} images  {rate_text(speed)} images/s", flush=True
+        )
     return torch.from_numpy(np.array(kept))
 
 

@@ -6,6 +6,11 @@ import time
 EVERY = 0.2  # seconds between two updates
 
 
+def rate_text(speed: float) -> str:
+    """So many a second in words, with three digits: large networks on a CPU do less than one."""
+    return f"{speed:,.0f}" if speed >= 100 else f"{speed:.3g}"
+
+
 class Progress:
     """Counts photos; `with Progress() as progress: progress.advance(3)`.
 
@@ -38,7 +43,7 @@ class Progress:
         """How many, and how many a second."""
         of = f" of {self.total:,}" if self.total is not None else ""
         rate = self.done / max(time.monotonic() - self.start, 1e-9)
-        return f"{self.done:,}{of} {self.what}, {rate:,.1f}/s"
+        return f"{self.done:,}{of} {self.what}, {rate_text(rate)}/s"
 
     def write(self) -> None:
         """Draws the line over the last one."""
