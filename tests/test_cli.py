@@ -30,12 +30,18 @@ QUICK = ["--run.pictures", "false"]
         ("train.py", ["--resume", "x", "--optim.lr", "1"], "it takes no other setting (optim.lr"),
         ("train.py", ["--seeds", "0"], "--seeds (0) must be at least 1"),
         ("train.py", ["--data.source", "folder"], "data.source folder needs --data.root"),
-        (
+        pytest.param(
             "train.py",
             ["--model.num_heads", "5"],
             "embed_dim (64) must be a multiple of num_heads (5)",
+            marks=pytest.mark.full,
         ),
-        ("train.py", ["--trainer.devces", "1"], 'did you mean "trainer.devices"?'),
+        pytest.param(
+            "train.py",
+            ["--trainer.devces", "1"],
+            'did you mean "trainer.devices"?',
+            marks=pytest.mark.full,
+        ),
         (
             "vit",
             ["trian"],
@@ -78,6 +84,7 @@ def test_console_script_is_the_same_program():
     assert "usage: vit COMMAND" in done.stdout
 
 
+@pytest.mark.full
 def test_packaged_configurations_are_found_from_anywhere(command, tmp_path):
     done = command("train", "--optim.epochs", 1, *QUICK, script="vit", cwd=tmp_path)
     assert "top-1" in done.stdout

@@ -16,7 +16,10 @@ def test_the_five_are_there():
     assert names == {"quickstart", "fashion_mnist", "cifar10", "cifar100", "finetune"}
 
 
-@pytest.mark.parametrize("name", FROM_SCRATCH)
+@pytest.mark.parametrize(
+    "name",
+    [n if n == "quickstart" else pytest.param(n, marks=pytest.mark.full) for n in FROM_SCRATCH],
+)
 def test_runs_a_step(tmp_path, name):
     """On digits enlarged to its size: the sets themselves are large or have to be downloaded."""
     few = {"trainer.limit_train_batches": 1, "trainer.limit_val_batches": 1}

@@ -387,7 +387,7 @@ def test_unreadable_photos_are_left_out_by_name(tmp_path, caplog):
 
 
 @pytest.mark.parametrize(  # the first two write settings and split
-    "moment", [4, 7, *(pytest.param(moment, marks=pytest.mark.full) for moment in (3, 5, 6, 8))]
+    "moment", [4, *(pytest.param(moment, marks=pytest.mark.full) for moment in (3, 5, 6, 7, 8))]
 )
 def test_a_kill_at_any_moment_of_saving_is_made_good(tmp_path, monkeypatch, moment):
     """Fails at the n-th file operation of two epochs' tables and checkpoints, then resumes."""
@@ -491,10 +491,8 @@ def test_killed_and_resumed_equals_uninterrupted(tmp_path, command, uninterrupte
     assert (uninterrupted / "split.csv").read_bytes() == (folder / "split.csv").read_bytes()
 
 
-@pytest.mark.parametrize(
-    ("number", "code"),
-    [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.full)],
-)
+@pytest.mark.full
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_saves_and_says_how_to_go_on(tmp_path, command, number, code):
     start = [sys.executable, "train.py", *QUICK, "--run.root", str(tmp_path)]
     options = {"cwd": Path(__file__).parents[1], "text": True}
