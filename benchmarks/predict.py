@@ -6,15 +6,17 @@
 The weights are timm's vit_small_patch14_dinov2 at 224 pixels, with one and the same random head for
 all; that all compute the same is checked first. N links to the photos in FOLDER (repeated where it
 has fewer) lie in one folder that everyone reads. With --megapixels the photos are first enlarged to
-that size, 4:3, JPEG of quality 90.
+that size, 4:3, JPEG of quality 90. With --blocks 2 the network costs a sixth, as on a processor whose
+matrix products are that much faster.
 
 In one process the contenders take turns, slice by slice, in an order that turns round, so that
 another load on the machine meets all. "bare" is the network alone on batches that lie in memory.
 
 Each peer in the best of its documented settings on this machine: timm as its inference.py
-(create_loader with workers, inference_mode; in bf16 both --amp and --model-dtype, the better counts),
-transformers as its guide on pipelines (a Dataset, batch_size, num_workers, the torchvision image
-processor, sdpa; in bf16 by dtype).
+(create_loader with workers, inference_mode; in bf16 both --amp and --model-dtype), transformers as
+its guide on pipelines (a Dataset, batch_size, num_workers, the torchvision image processor, sdpa; in
+bf16 the network cast: a pipeline's dtype does not touch a network in memory). With --precision bf16
+on a processor that only emulates it both run in float32 as well. The best of all these counts.
 """
 
 import argparse
@@ -26,7 +28,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 
@@ -40,7 +42,7 @@ from torch import Tensor
 
 import vit
 from vit import photos
-from vit.inference import Computing, predict
+from vit.inference import Computing, has_bf16, predict
 from vit.model_file import TrainedModel
 from vit.model_source import open_model
 
@@ -66,17 +68,17 @@ class Task:
 Contender = Callable[[Path], list[int]]  # a folder of photos -> the likeliest class of each
 
 
-def with_head(model: TrainedModel) -> TrainedModel:
-    """The network with a seeded random head."""
+def with_head(model: TrainedModel, blocks: int) -> TrainedModel:
+    """The network's first blocks with a seeded random head."""
     generator = torch.Generator().manual_seed(0)
-    net = vit.VisionTransformer(
-        **{**model.net.architecture.non_defaults(), "num_classes": CLASSES, "img_size": SIDE}
-    )
+    changed = {"num_classes": CLASSES, "img_size": SIDE, "depth": blocks}
+    net = vit.VisionTransformer(**model.net.architecture.non_defaults() | changed)
     head = {
         "head.weight": torch.randn(CLASSES, net.architecture.embed_dim, generator=generator) / 10,
         "head.bias": torch.zeros(CLASSES),
     }
-    net.load_state_dict(model.net.state_dict() | head)
+    state = model.net.state_dict() | head
+    net.load_state_dict({name: state[name] for name in net.state_dict()})
     return TrainedModel(net.eval(), [str(i) for i in range(CLASSES)], model.preprocess)
 
 
@@ -106,17 +108,18 @@ def bare(model: TrainedModel, task: Task) -> Contender:
     return run
 
 
-def in_timm(model: TrainedModel, task: Task, cast: bool) -> Contender:
+def in_timm(model: TrainedModel, task: Task, amp: bool = False) -> Contender:
     """timm's inference.py: create_dataset, create_loader, the loop.
 
     Args:
-        cast: weights and images in the dtype (--model-dtype), else autocast (--amp).
+        amp: autocast (--amp) to the task's dtype, else weights and images in it (--model-dtype).
     """
     from timm.data import create_dataset, create_loader
 
-    net = timm.create_model(NAME, img_size=SIDE, num_classes=CLASSES).eval()
+    depth = model.net.architecture.depth
+    net = timm.create_model(NAME, img_size=SIDE, num_classes=CLASSES, depth=depth).eval()
     net.load_state_dict(model.net.state_dict())
-    dtype = task.dtype if cast else torch.float32
+    dtype = torch.float32 if amp else task.dtype
     net.to(dtype)
     p = model.preprocess
 
@@ -136,9 +139,8 @@ def in_timm(model: TrainedModel, task: Task, cast: bool) -> Contender:
             img_dtype=dtype,
         )
         said = []
-        amp = task.precision == "bf16" and not cast
         for images, _ in loader:
-            with torch.autocast("cpu", torch.bfloat16, enabled=amp):
+            with torch.autocast("cpu", task.dtype, enabled=amp):
                 answer = net(images.to(dtype))
             said += answer.float().softmax(-1).topk(5).indices[:, 0].tolist()
         return said
@@ -176,6 +178,7 @@ def in_transformers(model: TrainedModel, task: Task) -> Contender:
     net = transformers.Dinov2ForImageClassification(config).eval()
     unused = {"dinov2.embeddings.mask_token": net.dinov2.embeddings.mask_token}
     net.load_state_dict(their_names(model.net.state_dict()) | unused)
+    net.to(task.dtype)
     processor = transformers.BitImageProcessor(
         size={"shortest_edge": int(SIDE / p.crop_pct)},
         crop_size={"height": SIDE, "width": SIDE},
@@ -184,7 +187,7 @@ def in_transformers(model: TrainedModel, task: Task) -> Contender:
         image_std=list(p.std),
     )
     pipe = transformers.pipeline(
-        "image-classification", net, image_processor=processor, dtype=task.dtype, device="cpu"
+        "image-classification", net, image_processor=processor, device="cpu"
     )
 
     def run(folder: Path) -> list[int]:
@@ -192,6 +195,21 @@ def in_transformers(model: TrainedModel, task: Task) -> Contender:
         return [int(one[0]["label"].removeprefix("LABEL_")) for one in answers]
 
     return run
+
+
+def peers_of(model: TrainedModel, task: Task, names: list[str]) -> dict[str, Contender]:
+    """The peers of these names, in each of their settings that may be the best here."""
+    emulated = task.precision == "bf16" and not has_bf16("cpu")
+    tasks = [task, replace(task, precision="32")] if emulated else [task]
+    peers = {}
+    for one in tasks:
+        if "timm" in names:
+            peers[f"timm, {one.precision}"] = in_timm(model, one)
+            if one.precision == "bf16":
+                peers["timm, bf16 by amp"] = in_timm(model, one, amp=True)
+        if "transformers" in names:
+            peers[f"transformers, {one.precision}"] = in_transformers(model, one)
+    return peers
 
 
 def their_names(state: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -302,12 +320,13 @@ def main() -> None:
     parser.add_argument("--slices", type=int, default=4, help="turns (default: 4)")
     parser.add_argument("--precision", choices=tuple(DTYPES), default="32")
     parser.add_argument("--megapixels", type=float, default=0, help="enlarge the photos to this")
+    parser.add_argument("--blocks", type=int, default=12, help="of the network's 12 (default: all)")
     parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument("--workers", type=int, default=photos.default_workers())
     parser.add_argument("--peers", nargs="*", default=["timm", "transformers"])
     options = parser.parse_args()
     torch.manual_seed(0)
-    model = with_head(open_model(options.weights, NAME, SIDE))
+    model = with_head(open_model(options.weights, NAME, SIDE), options.blocks)
     folder = Path(tempfile.mkdtemp(prefix="predict-"))
     try:
         slices = lay_out(
@@ -315,20 +334,13 @@ def main() -> None:
         )
         task = Task(folder, options.batch_size, options.workers, options.precision)
         contenders = {"bare": bare(model, task), "ours": ours(model, task)}
-        peers = []
-        if "timm" in options.peers:
-            casts = (True, False) if task.precision == "bf16" else (False,)
-            for cast in casts:
-                peers.append("timm (cast)" if cast else "timm")
-                contenders[peers[-1]] = in_timm(model, task, cast)
-        if "transformers" in options.peers:
-            peers.append("transformers")
-            contenders["transformers"] = in_transformers(model, task)
+        others = peers_of(model, task, options.peers)
         print(
             f"{options.photos} photos, {options}, torch {torch.__version__}, timm {timm.__version__}"
         )
+        contenders |= others
         agree(contenders, some_of(slices[0], folder))
-        report(measure(contenders, slices), peers)
+        report(measure(contenders, slices), list(others))
     finally:
         shutil.rmtree(folder)
 

@@ -25,6 +25,8 @@ QUICK = ["--run.pictures", "false"]
         ("train.py", ["--optim.lr", "--optim.epochs", "3"], "--optim.lr needs a value"),
         ("train.py", ["quickstart"], '"quickstart" is not understood'),
         ("train.py", ["--config", "cifar"], 'no configuration "cifar"'),
+        ("train.py", ["--config", "mnist"], 'mean "--config fashion_mnist --data.source mnist"?'),
+        ("train.py", ["--config", "tests"], 'mean "--config finetune --data.root tests"?'),
         ("train.py", ["--config"], "argument --config: expected one argument"),
         ("train.py", ["--resume", "nowhere"], "nowhere is not a run that began"),
         ("train.py", ["--resume", "x", "--optim.lr", "1"], "it takes no other setting (optim.lr"),

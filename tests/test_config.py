@@ -3,7 +3,7 @@
 import pytest
 import yaml
 
-from vit import config
+from vit import config, config_files
 
 
 def refused(name="quickstart", **overrides) -> str:
@@ -31,7 +31,7 @@ def test_what_is_saved_loads_as_the_same(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "path", sorted(config.packaged()[0].glob("*.yaml")), ids=lambda path: path.stem
+    "path", sorted(config_files.packaged()[0].glob("*.yaml")), ids=lambda path: path.stem
 )
 def test_every_packaged_configuration_loads(path):
     loaded = config.load(path.stem)

@@ -5,9 +5,10 @@ from pathlib import Path
 import pytest
 
 from vit import config as settings
+from vit import config_files
 from vit.commands import train
 
-PACKAGED = sorted(path for folder in settings.packaged() for path in folder.glob("*.yaml"))
+PACKAGED = sorted(path for folder in config_files.packaged() for path in folder.glob("*.yaml"))
 FROM_SCRATCH = [path.stem for path in PACKAGED if not settings.load(path.stem).model.weights]
 
 

@@ -9,8 +9,9 @@ import pytest
 
 PACKAGE = Path(__file__).parents[1] / "vit"
 LEVELS = [
-    "settings items output_names runs spectrum grouping cores user_cache",
-    "config near architecture attention patch_embed colour image_operations overlay metrics lettering",
+    "settings items output_names runs spectrum grouping cores user_cache nearest",
+    "config_files trainer_settings near architecture attention patch_embed colour image_operations",
+    "config overlay metrics lettering",
     "class_names rows commands.progress formats auto_augment calibration pieces typeset marks",
     "attention_tiles images class_folders tables augment mixing blocks pooling memory loggers sheet",
     "fitting",

@@ -22,6 +22,7 @@ import torch
 from PIL import Image
 
 import vit
+from vit import inference
 from vit.cli import configure_messages, main
 from vit.commands.progress import Progress
 from vit.fitting import Preprocess
@@ -141,13 +142,21 @@ def test_flip_averages_the_logits_of_a_photo_and_its_mirror(model, good):
     check_rows(model.predict(good, flip=True), good, softmax(mean / TEMPERATURE))
 
 
-def test_bf16_is_near_and_is_not_float32(model, good):
+def test_bf16_is_near_and_is_not_float32(model, good, monkeypatch):
+    monkeypatch.setattr(inference, "has_bf16", lambda device: True)  # emulated, where it must be
     rounded = model.predict(good, precision="bf16")
     shares = softmax(expected(model.net, good) / TEMPERATURE)
     differences = [
         abs(row["probability"] - share.max()) for row, share in zip(rounded, shares, strict=True)
     ]
     assert 1e-6 < max(differences) < 0.05
+
+
+def test_a_processor_without_bf16_computes_in_float32_and_says_so(model, good, monkeypatch, caplog):
+    monkeypatch.setattr(inference, "has_bf16", lambda device: False)
+    rows = list(model.predict(good, precision="bf16"))
+    check_rows(rows, good, softmax(expected(model.net, good) / TEMPERATURE))
+    assert "no bf16 arithmetic: computed in float32" in caplog.text
 
 
 def test_threshold_makes_unknown_and_keeps_what_it_would_have_been(model, good):

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from vit import config
+from vit import config, config_files
 from vit.cli import COMMANDS
 
 ROOT = Path(__file__).parents[1]
@@ -32,7 +32,7 @@ def test_options_and_configurations_exist(line):
     options = re.findall(r"--([\w.]+)", line)
     assert all(option in known or option.startswith("trainer.") for option in options)
     for name in re.findall(r"--config (\w+)(?= |$)", line):
-        config.find(name)
+        config_files.find(name)
 
 
 def test_commands_and_modules_exist():

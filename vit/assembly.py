@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from vit.classifier import Classifier
     from vit.data import ImageData
 
+log = logging.getLogger("vit")
+
 
 @dataclass
 class Assembly:
@@ -89,11 +91,14 @@ def resolve(config: Config, architecture) -> Config:
     import torch
 
     from vit.attention import choose_path
+    from vit.inference import has_bf16
 
     device = device_type(config.trainer.get("accelerator", "auto"))
     precision = config.run.precision
     if precision == "auto":
         precision = "bf16" if has_bf16(device) else "32"
+    elif precision == "bf16" and device == "cpu" and not has_bf16(device):
+        log.warning("this processor has no bf16 arithmetic: run.precision 32 would be faster here")
     attention = config.model.attention
     if attention == "auto":
         rows, cols = (
@@ -119,17 +124,6 @@ def device_type(accelerator: str) -> str:
     if accelerator in ("auto", "gpu", "mps") and torch.backends.mps.is_available():
         return "mps"
     return "cpu"
-
-
-def has_bf16(device: str) -> bool:
-    """Whether the processor multiplies bf16 matrices faster than float32 ones."""
-    import torch
-
-    if device == "cuda":
-        return torch.cuda.is_bf16_supported(including_emulation=False)
-    if device == "cpu":
-        return torch.cpu._is_amx_tile_supported() or torch.cpu._is_avx512_bf16_supported()
-    return False
 
 
 def make_trainer(config: Config, callbacks: list, logger) -> "Trainer":

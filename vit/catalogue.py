@@ -8,7 +8,7 @@ import json
 from functools import cache
 from pathlib import Path
 
-from vit.config import nearest
+from vit.nearest import nearest
 
 FILE = Path(__file__).with_name("models.csv")
 COLUMNS = (

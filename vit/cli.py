@@ -53,7 +53,7 @@ def main(arguments: list[str] | None = None, program: str = "vit") -> int:
         return 0
     name, *rest = words
     if name not in COMMANDS:
-        from vit.config import nearest
+        from vit.nearest import nearest
 
         known = ", ".join(COMMANDS)
         hint = nearest(name, list(COMMANDS))

@@ -4,64 +4,17 @@ A configuration is a YAML file with the sections data, model, optim, run (`setti
 Lightning's own; every value can be given on the command line as `--section.name VALUE`.
 """
 
-import difflib
-import inspect
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields, is_dataclass
-from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
 import yaml
 
+from vit.config_files import find, read
+from vit.nearest import nearest
 from vit.settings import Data, Model, Optim, Run
-
-# Trainer arguments that a setting of ours decides; naming them twice could only contradict.
-OWNED_BY = {
-    "max_epochs": "optim.epochs",
-    "accumulate_grad_batches": "optim.accumulate",
-    "gradient_clip_val": "optim.clip",
-    "precision": "run.precision",
-    "default_root_dir": "run.root",
-    "callbacks": "run.checkpoint_steps",
-    "enable_checkpointing": "run.checkpoint_steps",
-    "enable_progress_bar": "run.progress",
-    "logger": "run.logger",
-}
-# Trainer arguments that end or divide epochs in a way that an exact resume, or the choice of the
-# best epoch after each one, cannot follow.
-REFUSED = [
-    "max_steps",
-    "min_steps",
-    "min_epochs",
-    "max_time",
-    "check_val_every_n_epoch",
-    "val_check_interval",
-    "fast_dev_run",
-    "limit_test_batches",
-    "overfit_batches",
-    "reload_dataloaders_every_n_epochs",
-    "num_sanity_val_steps",
-    "barebones",
-]
-
-# What other programs call a setting, where the letters alone would lead to a wrong one.
-OTHER_WORDS = {
-    "learning_rate": "optim.lr",
-    "lr0": "optim.lr",
-    "max_epochs": "optim.epochs",
-    "num_epochs": "optim.epochs",
-    "num_train_epochs": "optim.epochs",
-    "imgsz": "model.img_size",
-    "image_size": "model.img_size",
-    "pretrained": "model.weights",
-    "checkpoint": "model.weights",
-    "amp": "run.precision",
-    "ema_decay": "optim.average_decay",
-    "gradient_accumulation_steps": "optim.accumulate",
-    "hflip": "data.flip",
-    "num_workers": "data.workers",
-}
+from vit.trainer_settings import check_trainer
 
 
 @dataclass
@@ -77,44 +30,6 @@ class Config:
     optim: Optim = field(default_factory=Optim)
     run: Run = field(default_factory=Run)
     trainer: dict[str, Any] = field(default_factory=dict)
-
-
-class UniqueKeys(yaml.SafeLoader):
-    """Safe YAML that refuses a key given twice, of which YAML would silently take the second."""
-
-    def construct_mapping(self, node, deep=False):
-        seen = set()
-        for named, _ in node.value:
-            key = self.construct_object(named, deep)
-            if key in seen:
-                said = f'"{key}" is given twice'
-                raise yaml.constructor.ConstructorError(None, None, said, named.start_mark)
-            seen.add(key)
-        return super().construct_mapping(node, deep)
-
-
-def find(name: str) -> Path:
-    """The file of a configuration: a path, or the name of a packaged one.
-
-    Raises:
-        ValueError: neither; names the packaged ones.
-    """
-    if Path(name).is_file():
-        return Path(name)
-    for folder in packaged():
-        if (folder / f"{name}.yaml").is_file():
-            return folder / f"{name}.yaml"
-    known = sorted(path.stem for folder in packaged() for path in folder.glob("*.yaml"))
-    raise ValueError(
-        f'no configuration "{name}": give a YAML file or one of {", ".join(known)}'
-        + nearest(name, known)
-    )
-
-
-def packaged() -> list[Path]:
-    """The folder of the configurations that come with the package (wheel, or a checkout)."""
-    here = Path(__file__).parent
-    return [folder for folder in (here / "configs", here.parent / "configs") if folder.is_dir()]
 
 
 def keys(settings=Config, prefix: str = "") -> Iterator[str]:
@@ -150,44 +65,6 @@ def check_keys(names, where: str) -> None:
             raise ValueError(f'unknown setting "{name}" in {where}' + nearest(name, known))
 
 
-def check_trainer(settings: dict[str, Any]) -> None:
-    """Refuses Trainer arguments that Lightning does not have, or that a setting of ours decides.
-
-    Raises:
-        ValueError: for the first such one, with the nearest or the right name.
-    """
-    if not settings:
-        return
-    from lightning.pytorch import Trainer
-
-    known = list(inspect.signature(Trainer).parameters)
-    for name in settings:
-        if name in OWNED_BY:
-            raise ValueError(f"trainer.{name} is decided by {OWNED_BY[name]}; set that")
-        if name in REFUSED:
-            raise ValueError(
-                f"trainer.{name} is not supported: training goes by whole epochs (optim.epochs, "
-                "optim.patience), each followed by its validation"
-            )
-        if name not in known:
-            raise ValueError(
-                f'unknown setting "trainer.{name}"'
-                + nearest(f"trainer.{name}", [f"trainer.{one}" for one in known])
-            )
-
-
-def nearest(name: str, known: list[str]) -> str:
-    """', did you mean "..."?' or nothing; the last part counts where the section is missing."""
-    if (ours := OTHER_WORDS.get(name.rpartition(".")[2])) in known:
-        return f'; did you mean "{ours}"?'
-    close = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
-    if not close:
-        by_last = {one.rpartition(".")[2]: one for one in known}
-        last = difflib.get_close_matches(name.rpartition(".")[2], by_last, n=1, cutoff=0.75)
-        close = [by_last[one] for one in last]
-    return f'; did you mean "{close[0]}"?' if close else ""
-
-
 def make_parser(**options):
     """A jsonargparse parser with one option per setting."""
     from jsonargparse import ArgumentParser
@@ -217,13 +94,7 @@ def load(name: str, overrides: dict[str, Any] | None = None) -> Config:
     from jsonargparse import ArgumentError
 
     path = find(name)
-    try:
-        values = yaml.load(path.read_text(encoding="utf-8"), UniqueKeys) or {}
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} is not YAML: {' '.join(str(error).split())}") from error
-    if not isinstance(values, dict):
-        raise ValueError(f"{path} must hold the sections data, model, optim, run, trainer")
-    flat = flatten(values)
+    flat = flatten(read(path))
     check_keys(flat, str(path))
     check_keys(overrides or {}, "the command line")
     trainer = flat.pop("trainer", None) or {}

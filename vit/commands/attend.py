@@ -160,7 +160,7 @@ def targets(names: list[str], classes: list[str]) -> tuple[int, ...]:
     """
     for name in names:
         if name not in classes:
-            from vit.config import nearest
+            from vit.nearest import nearest
 
             hint = nearest(name, classes) or (
                 f": it knows {some(classes)}" if classes else ": it knows none"

@@ -38,8 +38,8 @@ def add_computing(parser: argparse.ArgumentParser) -> None:
         "--precision",
         choices=("32", "bf16"),
         default="32",
-        help="bf16: numbers with 8 bits of mantissa, faster on hardware that has them; "
-        "probabilities differ in the third digit (default: 32)",
+        help="bf16: numbers with 8 bits of mantissa, faster on hardware that has them (float32 is "
+        "taken on other hardware); probabilities differ in the third digit (default: 32)",
     )
     parser.add_argument(
         "--tta",
