@@ -1,11 +1,14 @@
 """Pretrained networks by name: the table, `vit models`, weights from a file, preprocessing."""
 
+import contextlib
 import importlib.util
 import json
 import os
 import random
+import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -247,6 +250,29 @@ def test_a_hub_that_cannot_be_found_is_said_once(command, tmp_path):
     [line] = done.stderr.splitlines()
     assert "get model.safetensors of timm/vit_tiny_patch16_224" in line
     assert f"put it here as {tmp_path}" in line
+
+
+@pytest.mark.full
+def test_a_proxy_that_refuses_is_no_traceback(command, tmp_path):
+    """httpx, with which the hub's client asks, has errors of its own kind."""
+    Image.new("RGB", (8, 8)).save(tmp_path / "a.png")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def refuse():
+            with contextlib.suppress(OSError):  # the server is closed
+                while True:
+                    with server.accept()[0] as client:
+                        client.recv(4096)
+                        client.sendall(b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n")
+
+        threading.Thread(target=refuse, daemon=True).start()
+        proxy = {"HTTPS_PROXY": f"http://127.0.0.1:{server.getsockname()[1]}"}
+        here = {"HF_HOME": str(tmp_path / "hub"), "VIT_WEIGHTS": str(tmp_path)}
+        words = ("predict", tmp_path / "a.png", "--model", "timm:vit_tiny_patch16_224")
+        done = command(*words, script="vit", check=False, env=os.environ | proxy | here)
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+    assert f"put it here as {tmp_path}" in done.stderr.splitlines()[-1]
 
 
 # --- Preprocessing -------------------------------------------------------------------------------

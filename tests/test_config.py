@@ -86,6 +86,8 @@ def test_unknown_configuration_and_broken_files(tmp_path):
         ("optim: {lrr: 1}", 'unknown setting "optim.lrr" in '),
         ("a: [", "is not YAML"),
         ("- 1", "must hold the sections"),
+        ("? [a, b]\n: 1", "is not YAML: while constructing a mapping"),
+        ("trainer: 2", "trainer must hold names and values"),
         ("optim: 3", "unknown setting"),
         ("optim: {lr: fast}", "optim.lr: expected a number or null, got fast"),
     ]:

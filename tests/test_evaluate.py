@@ -1,6 +1,7 @@
 """`vit evaluate` against the run's own numbers and by its messages."""
 
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -137,6 +138,17 @@ def test_unreadable_photos_are_left_out_and_counted(run, command, tmp_path, batc
     result = json.loads(done.stdout)
     assert (done.returncode, result["count"], result["left_out"]) == (1, 1, 1)
     assert "left out: 3/b.png: " in done.stderr
+
+
+def test_a_folder_whose_name_is_no_utf8(run, tmp_path, capsys):
+    folder = os.fsdecode(os.fsencode(tmp_path) + b"/data\xff")
+    os.makedirs(f"{folder}/3")
+    Image.new("RGB", (9, 9)).save(f"{folder}/3/a.png")
+    words = ["evaluate", folder, "--model", str(run)]
+    assert main([*words, "--output", str(tmp_path / "r.json")]) == 0
+    assert main([*words, "--output", str(tmp_path / "out")]) == 0
+    assert json.loads((tmp_path / "r.json").read_text())["source"].endswith(r"data\udcff")
+    assert (tmp_path / "out" / "mistakes.png").is_file()
 
 
 def test_of_many_unreadable_photos_ten_are_named(caplog):

@@ -1,6 +1,7 @@
 """Exported networks: read by their own readers alone, they say what the network says."""
 
 import json
+import math
 import sys
 
 import numpy as np
@@ -114,19 +115,26 @@ def test_a_network_without_a_head_gives_features(tmp_path):
     check_outputs(lambda pixels: program(pixels).detach().numpy(), net)
 
 
-def test_what_computes_something_else_is_not_kept(tmp_path, monkeypatch):
-    """An exporter that writes other weights than the network's."""
+@pytest.mark.parametrize(
+    ("added", "batch", "said"),
+    [
+        (1e-2, 1, r"\d\.\de-03"),
+        (1e-2, 5, r"\d\.\de-03"),
+        (math.nan, 1, "nan"),
+        (math.nan, 5, "nan"),
+    ],
+)
+def test_what_computes_something_else_is_not_kept(tmp_path, monkeypatch, added, batch, said):
+    """An exporter that writes other weights than the network's, or goes wrong in larger batches."""
     saved(tmp_path)
     model = vit.load(tmp_path)
 
     def wrong(model, path, *_):
         path.write_bytes(b"")
-        return lambda pixels: model.net(pixels) + 1e-2
+        return lambda pixels: model.net(pixels) + (added if len(pixels) == batch else 0)
 
     monkeypatch.setattr(export, "write_pt2", wrong)
-    with pytest.raises(
-        export.ParityError, match=r"by \d\.\de-03, more than 1e-04: .* is not written"
-    ):
+    with pytest.raises(export.ParityError, match=f"by {said}, more than 1e-04: .* is not written"):
         export.export(model, tmp_path / "net.pt2", "pt2")
     assert not list(tmp_path.glob("*net.pt2*"))
 

@@ -124,12 +124,14 @@ def test_what_holds_no_photo_is_said(tmp_path, caplog):
     (tmp_path / "empty").mkdir()
     (tmp_path / "a" / "notes.TXT").write_text("x")
     os.symlink(tmp_path / "nowhere.png", tmp_path / "a" / "link.png")
+    os.symlink("loop", tmp_path / "a" / "loop")
+    os.symlink("loop", tmp_path / "loop")
     caplog.set_level(logging.INFO)
     assert set(labels(tmp_path)) == {"a/x.png"}
     assert f"no photo in {tmp_path / 'empty'}" in caplog.text
-    assert "passed over 3 files that are no photos" in caplog.text
+    assert "passed over 4 files that are no photos" in caplog.text
     assert "1 .txt" in caplog.text
-    assert "1 broken link" in caplog.text
+    assert "2 broken link" in caplog.text
 
 
 def test_a_broken_photo_is_still_one(tmp_path):

@@ -118,5 +118,10 @@ def test_what_is_no_model_is_refused(tmp_path):
     safetensors.torch.save_file({"a": torch.zeros(1)}, path)
     with pytest.raises(ValueError, match="does not say what it is"):
         model_file.load(path)
+    for text in ("base", "3", "{}", '{"version": 9}'):  # another program's entry of this name
+        safetensors.torch.save_file({"a": torch.zeros(1)}, path, metadata={"vit": text})
+        assert model_file.about(path) is None
+        with pytest.raises(ValueError, match="does not say what it is"):
+            model_file.load(path)
     with pytest.raises(ValueError, match="5 classes for 6 logits"):
         vit.save(path, network(), CLASSES[:5], Preprocess((16, 16)))

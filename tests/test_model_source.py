@@ -67,6 +67,14 @@ def test_bare_weights_with_the_name_of_their_architecture(thousand, tmp_path, en
         open_model(path, "vit_small_patch16_224")
 
 
+def test_a_thousand_classes_are_taken_for_imagenets_and_it_is_said(thousand, tmp_path, caplog):
+    path = tmp_path / "weights.safetensors"
+    save_file(thousand.state_dict(), path)
+    with caplog.at_level("INFO"):
+        assert open_model(path, NAME).classes[207] == "golden retriever"
+    assert "names no classes: its 1,000 are taken for ImageNet's" in caplog.text
+
+
 def test_bare_weights_keep_their_own_size(tmp_path):
     theirs = timm.create_model(NAME, img_size=64, num_classes=3).eval()
     save_file(theirs.state_dict(), tmp_path / "weights.safetensors")

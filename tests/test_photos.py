@@ -43,6 +43,24 @@ def test_a_folder_in_natural_order_and_what_is_passed_over(folder, caplog):
     assert "passed over 3 that are no photos: 2 hidden, 1 .txt" in caplog.text
 
 
+def test_only_folders_can_have_a_systems_name(folder, caplog):
+    picture(folder / "c" / "@1.png")
+    picture(folder / "c" / "__2.png")
+    picture(folder / "@cats" / "3.png")
+    (folder / "@eaDir").mkdir()
+    picture(folder / "@eaDir" / "4.png")
+    assert names([folder], folder)[-3:] == ["c/@1.png", "c/__2.png", "c/deep/1.webp"]
+    assert f"left out {folder / '@cats'}" in caplog.text
+    assert "@eaDir" not in caplog.text
+
+
+def test_a_link_to_itself_is_a_broken_link(folder, caplog):
+    (folder / "b" / "loop.png").symlink_to("loop.png")
+    with caplog.at_level("INFO"):
+        assert len(names([folder], folder)) == 6
+    assert "1 broken link" in caplog.text
+
+
 def test_named_files_are_listed_whatever_they_are(folder):
     words = [folder / "notes.txt", folder / "none.jpg", folder / ".hidden.png"]
     assert names(words, folder) == ["notes.txt", "none.jpg", ".hidden.png"]
@@ -52,6 +70,11 @@ def test_patterns(folder):
     assert names([f"{folder}/b/*.png"], folder) == ["b/2.png", "b/10.png"]
     assert names([f"{folder}/**/*.webp"], folder) == ["c/deep/1.webp"]
     assert names([f"{folder}/*.tiff"], folder) == ["*.tiff"]  # an error row will say so
+    once = ["a.jpg", "b/2.png", "b/10.png", "b/empty.jpg", "b/no_suffix", "c/deep/1.webp"]
+    for pattern in ("**", "**/*", "*"):
+        assert sorted(names([f"{folder}/{pattern}"], folder)) == sorted([*once, "notes.txt"]), (
+            pattern
+        )
     odd = picture(folder / "d" / "a[1].png")
     assert names([odd], folder) == ["d/a[1].png"]
 

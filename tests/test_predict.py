@@ -26,7 +26,8 @@ from vit import inference
 from vit.cli import configure_messages, main
 from vit.commands.progress import Progress
 from vit.fitting import Preprocess
-from vit.inference import Computing, logits
+from vit.inference import Computing, likeliest, logits
+from vit.metrics import Predictions
 
 CLASSES = ["10", "2", "a b", "猫", "O'Brien", "<b>x</b>"]
 MEAN, STD, TEMPERATURE = 0.4, 0.25, 1.7
@@ -150,6 +151,15 @@ def test_bf16_is_near_and_is_not_float32(model, good, monkeypatch):
         abs(row["probability"] - share.max()) for row, share in zip(rounded, shares, strict=True)
     ]
     assert 1e-6 < max(differences) < 0.05
+
+
+def test_of_equal_logits_the_first_class_wins_as_in_evaluate(model):
+    logits = torch.tensor([0.5, 1, 2, 2, 2, 1])
+    told = likeliest(model, logits, 5)
+    assert [name for name, _ in told] == [CLASSES[i] for i in (2, 3, 4, 1, 5)]
+    assert Predictions(logits[None], torch.tensor([2])).score()["correct"] == 1
+    shares = softmax(logits[None].double().numpy() / model.temperature)[0]
+    assert [share for _, share in told] == pytest.approx(shares[[2, 3, 4, 1, 5]], rel=1e-6)
 
 
 def test_a_processor_without_bf16_computes_in_float32_and_says_so(model, good, monkeypatch, caplog):

@@ -19,6 +19,22 @@ def hidden(name: str) -> bool:
     return name.startswith((".", "__", "@"))
 
 
+def is_folder(entry: os.DirEntry) -> bool:
+    """Whether it is a folder or leads to one; a link in a circle, or to what is forbidden, is none."""
+    try:
+        return entry.is_dir()
+    except OSError:
+        return False
+
+
+def is_file(entry: os.DirEntry) -> bool:
+    """Whether it is a file or leads to one."""
+    try:
+        return entry.is_file()
+    except OSError:
+        return False
+
+
 def is_photo(path: str | os.PathLike) -> bool:
     """Whether a file is meant to be a photo, by its name, or is one, whatever its name."""
     return os.path.splitext(path)[1].lower() in SUFFIXES or is_image(path)
@@ -83,7 +99,7 @@ class Layout:
 
     def folders(self, folder: Path) -> list[Path]:
         """The folders in a folder in natural order; hidden ones are noted."""
-        inside = [Path(entry.path) for entry in os.scandir(folder) if entry.is_dir()]
+        inside = [Path(entry.path) for entry in os.scandir(folder) if is_folder(entry)]
         self.dropped += [path for path in inside if hidden(path.name)]
         visible = [path for path in inside if not hidden(path.name)]
         return sorted(visible, key=lambda path: natural(path.name))
@@ -95,12 +111,12 @@ class Layout:
             return
         for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
             path = Path(entry.path)
-            if entry.is_dir():
+            if is_folder(entry):
                 if hidden(entry.name):
                     self.dropped.append(path)
                 else:
                     yield from self.photos(path, above | {real})
-            elif not entry.is_file():
+            elif not is_file(entry):
                 self.skipped["broken link" if entry.is_symlink() else "special file"] += 1
             elif not entry.name.startswith(".") and is_photo(path):
                 yield path
@@ -110,7 +126,7 @@ class Layout:
     def refuse_part(self, path: Path, part: str, classes: list[Path]) -> None:
         """Stops where a folder named as a part holds folders of the classes that stand beside it."""
         names = {one.name for one in classes}
-        same = sorted(names & {e.name for e in os.scandir(path) if e.is_dir()}, key=natural)
+        same = sorted(names & {e.name for e in os.scandir(path) if is_folder(e)}, key=natural)
         if same:
             raise DataError(
                 f"{path} looks like the {part} part, with {some(same, 3)} in it as beside it: put "
@@ -131,7 +147,7 @@ class Layout:
     def report_strays(self, folders: list[Path]) -> None:
         """Warns of photos that lie beside class folders, where they have no class."""
         for folder in folders:
-            files = sorted(e.path for e in os.scandir(folder) if e.is_file() and e.name[0] != ".")
+            files = sorted(e.path for e in os.scandir(folder) if is_file(e) and e.name[0] != ".")
             strays = [path for path in files if is_photo(path)]
             if strays:
                 log.warning(
@@ -152,8 +168,8 @@ class Layout:
             by_name[path.name].append(path)
         if by_name:
             log.info("passed over hidden folders: %s", some(by_name))
-        for name, paths in by_name.items():
-            if not name.startswith(".") and name not in SYSTEMS and any(map(holds_photo, paths)):
+        for paths in by_name.values():
+            if any(map(may_be_meant, paths)):
                 log.warning(
                     "left out %s: names that begin with @ or __ are taken for a system's; rename it "
                     "if it is a class",
@@ -173,7 +189,12 @@ def broken(name: str) -> bool:
 
 def has_folders(folder: Path) -> bool:
     """Whether a folder holds visible folders."""
-    return any(entry.is_dir() and not hidden(entry.name) for entry in os.scandir(folder))
+    return any(is_folder(entry) and not hidden(entry.name) for entry in os.scandir(folder))
+
+
+def may_be_meant(folder: Path) -> bool:
+    """Whether a hidden folder has a name that no system gives, and photos in it."""
+    return folder.name[0] != "." and folder.name not in SYSTEMS and holds_photo(folder)
 
 
 def holds_photo(folder: Path) -> bool:

@@ -98,6 +98,8 @@ def load(name: str, overrides: dict[str, Any] | None = None) -> Config:
     check_keys(flat, str(path))
     check_keys(overrides or {}, "the command line")
     trainer = flat.pop("trainer", None) or {}
+    if not isinstance(trainer, dict):
+        raise ValueError(f"{path}: trainer must hold names and values, as devices: 2")
     arguments = [f"--{key}={as_text(value)}" for key, value in (flat | (overrides or {})).items()]
     try:
         parsed = (parser := make_parser()).instantiate(parser.parse_args(arguments))

@@ -18,13 +18,13 @@ class UniqueKeys(yaml.SafeLoader):
     """Safe YAML that refuses a key given twice, of which YAML would silently take the second."""
 
     def construct_mapping(self, node, deep=False):
-        seen = set()
+        seen = []  # a key may be what cannot be in a set, which is refused below
         for named, _ in node.value:
             key = self.construct_object(named, deep)
             if key in seen:
                 said = f'"{key}" is given twice'
                 raise yaml.constructor.ConstructorError(None, None, said, named.start_mark)
-            seen.add(key)
+            seen.append(key)
         return super().construct_mapping(node, deep)
 
 

@@ -10,7 +10,6 @@ import numpy as np
 from PIL import Image
 
 from vit.archives import SETS, Archive
-from vit.class_folders import hidden
 from vit.folder import Folder
 from vit.images import Photo
 from vit.items import Item, check_labels, class_names, divide, natural
@@ -25,7 +24,6 @@ __all__ = [
     "check_labels",
     "class_names",
     "divide",
-    "hidden",
     "natural",
     "open_source",
 ]

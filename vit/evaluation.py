@@ -12,6 +12,7 @@ from vit import datasets
 from vit.datasets import Item
 from vit.fitting import fit
 from vit.inference import DEFAULT, Computing, logits, require_classes
+from vit.items import escaped
 from vit.metrics import Predictions
 
 if TYPE_CHECKING:
@@ -91,7 +92,7 @@ def evaluate(
         photo = opened.open(read[row], model.preprocess.resized)
         return fit(photo, model.preprocess).pixels.transpose(2, 0, 1)
 
-    return Evaluation(str(source), split, read, left_out, predictions, model, image_of)
+    return Evaluation(escaped(str(source)), split, read, left_out, predictions, model, image_of)
 
 
 def choose(items: list[Item], split: str, source: str) -> tuple[list[Item], str]:

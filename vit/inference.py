@@ -123,11 +123,10 @@ def rows(
 
 def likeliest(model: "TrainedModel", logits: Tensor, top_k: int) -> list[tuple[str, float]]:
     """(class, probability) of the likeliest classes of one photo's logits (C,), temperature applied."""
-    top = (logits.double() / model.temperature).softmax(dim=0).topk(top_k)
-    return [
-        (model.classes[place], float(f"{value:.7g}"))
-        for place, value in zip(top.indices.tolist(), top.values.tolist(), strict=True)
-    ]
+    shares = (logits.double() / model.temperature).softmax(dim=0)
+    # of equals the first, as argmax takes it in `Predictions`; bfloat16 makes equals
+    order = logits.sort(descending=True, stable=True).indices[:top_k].tolist()
+    return [(model.classes[place], float(f"{shares[place]:.7g}")) for place in order]
 
 
 def logits(

@@ -140,13 +140,13 @@ def load(model: str | Path) -> TrainedModel:
         )
     try:
         with safe_open(path, "pt") as file:
-            about = (file.metadata() or {}).get("vit")
+            text = (file.metadata() or {}).get("vit")
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except Exception as error:  # safetensors has its own kind for a damaged header
         raise ValueError(f"{path} is not a safetensors file: {error}") from error
+    about = understood(text, path)
     if about is None:
         raise ValueError(f"{path} holds no model of this program: it does not say what it is")
-    about = understood(about, path)
     net = VisionTransformer.unfilled(Architecture.from_dict(about["architecture"]))
     net.load_state_dict(tensors)
     preprocess = Preprocess.from_dict(about["preprocess"])
@@ -170,16 +170,21 @@ def about(path: Path) -> dict | None:
             text = (file.metadata() or {}).get("vit")
     except Exception:  # no safetensors file, so none of ours
         return None
-    return None if text is None else understood(text, path)
+    return understood(text, path)
 
 
-def understood(text: str, path: Path) -> dict:
-    """The metadata entry "vit" of a file.
+def understood(text: str | None, path: Path) -> dict | None:
+    """The metadata entry "vit" of a file; None where it is none of ours.
 
     Raises:
         ValueError: written by a later version of this program.
     """
-    entry = json.loads(text)
+    try:
+        entry = json.loads(text or "")
+    except ValueError:
+        return None
+    if not isinstance(entry, dict) or not {"version", "architecture"} <= entry.keys():
+        return None
     if entry["version"] > VERSION:
         raise ValueError(
             f"{path} is of version {entry['version']}, this program reads up to {VERSION}: update it"

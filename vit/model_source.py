@@ -1,17 +1,18 @@
 """A trained network by what a user calls it: a run, a model file, a published name, bare weights."""
 
+import logging
 from dataclasses import replace
 from pathlib import Path
-
-from safetensors import safe_open
 
 from vit import catalogue, pretrained
 from vit.class_names import published_classes
 from vit.fitting import Preprocess
 from vit.model import VisionTransformer
-from vit.model_file import TrainedModel
+from vit.model_file import TrainedModel, about
 from vit.model_file import load as load_file
 from vit.weights import named_inside, native_of
+
+log = logging.getLogger("vit")
 
 PREFIX = "timm:"
 
@@ -42,7 +43,7 @@ def open_model(
         row = catalogue.find(name)
         return TrainedModel(net, published_classes(int(row["classes"]), row["tag"]), preprocess)
     path = Path(model)
-    if path.is_file() and not is_ours(path):
+    if path.is_file() and about(path) is None:
         return bare(path, architecture, changes)
     opened = load_file(path)
     if architecture is not None:
@@ -58,15 +59,6 @@ def size_change(img_size: int | tuple[int, int] | None) -> dict:
     if img_size is None:
         return {}
     return {"img_size": (img_size, img_size) if isinstance(img_size, int) else tuple(img_size)}
-
-
-def is_ours(path: Path) -> bool:
-    """Whether a file is a model of this program, which says so in its header."""
-    try:
-        with safe_open(path, "pt") as file:
-            return "vit" in (file.metadata() or {})
-    except Exception:  # no safetensors file: a PyTorch one, or whatever its reader says of it
-        return False
 
 
 def bare(path: Path, architecture: str | None, changes: dict) -> TrainedModel:
@@ -91,6 +83,8 @@ def bare(path: Path, architecture: str | None, changes: dict) -> TrainedModel:
     preprocess = replace(preprocess, size=wanted.img_size)
     net = VisionTransformer.unfilled(wanted)
     net.load_state_dict(pretrained.fit_weights(tensors, native, net))
+    if classes == 1000:
+        log.info("%s names no classes: its 1,000 are taken for ImageNet's", path)
     tag = row["tag"] if classes == int(row["classes"]) else ""
     return TrainedModel(net.eval(), published_classes(classes, tag), preprocess)
 

@@ -12,10 +12,12 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
+from vit.class_folders import hidden, is_file, is_folder, may_be_meant
 from vit.cores import default_workers
-from vit.datasets import hidden, natural
+from vit.datasets import natural
 from vit.fitting import Fitted, Preprocess, fit
 from vit.formats import SUFFIXES
 from vit.images import Photo, UnreadableImage, is_image, read
@@ -54,11 +56,22 @@ def listed(words: Iterable[str | os.PathLike]) -> Iterator[str]:
                 if path := os.fsdecode(line.rstrip(b"\r\n")):
                     yield from inside(path)
         elif glob.has_magic(word) and not os.path.lexists(word):
-            found = sorted(glob.iglob(word, recursive=True), key=natural)
-            for path in found or [word]:  # as a shell does: who reads it says what is wrong
-                yield from inside(path)
+            yield from matching(word)
         else:
             yield from inside(word)
+
+
+def matching(pattern: str) -> Iterator[str]:
+    """What a pattern matches, each once: ** matches folders and also what is in them."""
+    found = sorted(glob.iglob(pattern, recursive=True), key=natural)
+    folders = {os.path.normpath(path) for path in found if os.path.isdir(path)}
+    files = {os.path.normpath(path) for path in found} - folders
+    for path in found or [pattern]:  # as a shell does: who reads it says what is wrong
+        plain = os.path.normpath(path)
+        if plain not in folders:
+            yield path
+        elif folders.isdisjoint(map(str, Path(plain).parents)):
+            yield from (one for one in inside(path) if os.path.normpath(one) not in files)
 
 
 def inside(path: str) -> Iterator[str]:
@@ -84,7 +97,8 @@ def inside(path: str) -> Iterator[str]:
 def walk(folder: str, above: frozenset[str], skipped: Counter) -> Iterator[str]:
     """All visible files below a folder, in natural order, folder by folder.
 
-    A link back to a folder `above` is not followed; hidden ones are counted in `skipped`.
+    A link back to a folder `above` is not followed; hidden ones are counted in `skipped`, as is a
+    link that leads nowhere.
     """
     real = os.path.realpath(folder)
     if real in above:
@@ -95,12 +109,18 @@ def walk(folder: str, above: frozenset[str], skipped: Counter) -> Iterator[str]:
         log.warning("%s: not looked into: %s", folder, error.strerror)
         return
     for entry in entries:
-        if hidden(entry.name):
+        if entry.name.startswith("."):
             skipped["hidden"] += 1
-        elif entry.is_dir():
+        elif is_folder(entry) and hidden(entry.name):
+            skipped["hidden"] += 1
+            if may_be_meant(Path(entry.path)):
+                log.warning("left out %s: @ and __ begin a system's names", entry.path)
+        elif is_folder(entry):
             yield from walk(entry.path, above | {real}, skipped)
-        elif entry.is_file():
+        elif is_file(entry):
             yield entry.path
+        elif entry.is_symlink():
+            skipped["broken link"] += 1
 
 
 def load(

@@ -140,7 +140,11 @@ def fetch(name: str) -> dict[str, Tensor]:
 
     try:
         return timm.create_model(full, pretrained=True).state_dict()
-    except OSError as error:  # huggingface_hub's and urllib's errors all are
+    except MemoryError:
+        raise
+    except (
+        Exception
+    ) as error:  # what the hub's client and its HTTP library raise has no common kind
         raise ValueError(
             f"the weights {full} cannot be fetched ({type(error).__name__}): where there is a network, "
             f"get model.safetensors of {row['weights']} and put it here as {path}"
